@@ -1,0 +1,1 @@
+"""OpenClaw Enterprise: a control plane for sandboxed AI agents."""

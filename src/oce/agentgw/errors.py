@@ -1,0 +1,84 @@
+"""What a caller is told when something is refused: the one error shape of design §6.
+
+``{"error": {"code", "message", "hint"?}, "meta": {"requestId"}}``. The codes are those of the platform's failure catalogue, which this
+room may not import; the sentences say nothing about whether a resource exists until the caller is allowed to know.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal(Exception):  # noqa: N818 - a refusal is an answer, not a crash
+    """An answer other than success; ``status`` is the HTTP status."""
+
+    status: int
+    code: str
+    message: str
+    hint: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.status} {self.code}"
+
+    def body(self, request_id: str) -> bytes:
+        """Render the error document."""
+        error = {"code": self.code, "message": self.message}
+        if self.hint is not None:
+            error["hint"] = self.hint
+        return json.dumps({"error": error, "meta": {"requestId": request_id}}).encode()
+
+
+def new_request_id() -> str:
+    """Make the identifier that an answer carries in ``meta`` and ``x-request-id``."""
+    return f"req_{uuid.uuid4()}"
+
+
+def unauthenticated() -> Refusal:
+    """No usable service key."""
+    return Refusal(
+        401,
+        "UNAUTHENTICATED",
+        "A valid service key is needed.",
+        "Send it in the header `x-api-key`; `authorization` is not used here.",
+    )
+
+
+def forbidden() -> Refusal:
+    """The key is known but may not use this Agent."""
+    return Refusal(
+        403,
+        "FORBIDDEN",
+        "This key may not use this Agent.",
+        "Bind a role with `agent:use` to the key's principal.",
+    )
+
+
+def origin_refused() -> Refusal:
+    """A browser's cross-site request."""
+    return Refusal(403, "FORBIDDEN", "Requests from web pages are not accepted here.")
+
+
+def not_found(what: str = "resource") -> Refusal:
+    """Nothing there, or nothing this caller may see."""
+    return Refusal(404, "NOT_FOUND", f"The {what} does not exist.")
+
+
+def invalid(message: str) -> Refusal:
+    """The request is malformed."""
+    return Refusal(400, "INVALID_REQUEST", message)
+
+
+def unavailable(message: str, hint: str | None = None) -> Refusal:
+    """Something behind the gateway does not answer."""
+    return Refusal(503, "DEPENDENCY_UNAVAILABLE", message, hint)
+
+
+def not_serving() -> Refusal:
+    """The Agent exists but no revision of it is routed."""
+    return unavailable(
+        "No revision of this Agent is serving.",
+        "Deploy it, or look at `occ agent deployment-status`.",
+    )

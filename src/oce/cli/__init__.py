@@ -1,0 +1,1 @@
+"""`occ`: the command line. It knows only `oce.client`."""

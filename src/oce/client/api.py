@@ -1,0 +1,209 @@
+"""The control plane's API as Python calls: collections of resources, and the few operations that are more than that.
+
+A resource is the JSON object of its API page (docs/reference/api), passed on as a dictionary: the client adds no second model that could
+disagree with the server's. Names are resolved here, so that a caller may write `prod` where the API wants `ns_…`.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
+
+from oce.client import events
+from oce.client.context import read_key
+from oce.client.errors import AmbiguousName, ContextError
+from oce.client.transport import Transport
+from oce.domain.secret import SecretText
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from oce.client.context import Context
+    from oce.client.events import Event
+
+Resource = dict[str, Any]
+_PAGE: Final = "200"
+_STREAM_SILENCE: Final = 60.0
+"""Heartbeats come every 10 s; six missed ones mean that nobody is there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """A kind of resource: its word, its path under `/` or under its Namespace, and how its members are named.
+
+    `by_name`: the API takes a name wherever it takes an id. Else a text that does not begin with `prefix` is looked up by name here.
+    """
+
+    word: str
+    path: str
+    prefix: str
+    namespaced: bool = True
+    by_name: bool = True
+
+
+NAMESPACE: Final = Kind(word="namespace", path="/namespaces", prefix="ns_", namespaced=False)
+SECRET: Final = Kind(word="secret", path="/secrets", prefix="sec_")
+SOURCE: Final = Kind(word="credential-source", path="/credential-sources", prefix="cs_")
+CONFIGURATION: Final = Kind(word="configuration", path="/configurations", prefix="cfg_")
+AGENT: Final = Kind(word="agent", path="/agents", prefix="agt_")
+ROLE: Final = Kind(word="role", path="/iam/roles", prefix="role_", by_name=False)
+BINDING: Final = Kind(
+    word="binding", path="/iam/access-bindings", prefix="binding_", by_name=False
+)
+PRINCIPAL: Final = Kind(
+    word="service-principal", path="/iam/service-principals", prefix="spn_", by_name=False
+)
+KEY: Final = Kind(
+    word="key", path="/api/auth/service-keys", prefix="key_", namespaced=False, by_name=False
+)
+
+
+class Client:
+    """Calls under one context. Every method raises the errors of `oce.client.errors`."""
+
+    def __init__(self, context: Context, *, timeout: float = 30.0) -> None:
+        self.context = context
+        self._transport = Transport(
+            context.url,
+            SecretText(read_key(context.key_file)),
+            ca_file=context.ca_file,
+            timeout=timeout,
+        )
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._transport.close()
+
+    def namespace(self) -> str:
+        """Return the context's Namespace as it was given, by name or id. Raises ContextError when none is chosen."""
+        if not self.context.namespace:
+            raise ContextError(
+                "No Namespace is chosen.", "Give --namespace, or set OCC_NAMESPACE."
+            )
+        return self.context.namespace
+
+    def base(self, kind: Kind, *, installation: bool = False) -> str:
+        """Return the path of a collection; `installation` for the Installation-wide one of a namespaced kind."""
+        if not kind.namespaced or installation:
+            return kind.path
+        return f"/namespaces/{quote(self.reference(NAMESPACE, self.namespace()), safe='')}{kind.path}"
+
+    def pages(
+        self,
+        kind: Kind,
+        *,
+        installation: bool = False,
+        limit: int | None = None,
+        **filters: str | None,
+    ) -> Iterator[Resource]:
+        """Yield every resource of a collection (at most `limit`), fetching pages as they are needed."""
+        yield from self.walk(self.base(kind, installation=installation), limit, **filters)
+
+    def walk(
+        self, path: str, limit: int | None = None, **filters: str | None
+    ) -> Iterator[Resource]:
+        """Yield the elements of any paged list."""
+        cursor: str | None = None
+        left = limit
+        while left is None or left > 0:
+            size = _PAGE if left is None else str(min(left, int(_PAGE)))
+            answer = self._transport.request(
+                "GET", path, query={"limit": size, "cursor": cursor, **filters}
+            )
+            yield from answer.document["data"]
+            cursor = answer.document["meta"].get("nextCursor")
+            if cursor is None:
+                return
+            left = None if left is None else left - int(size)
+
+    def reference(self, kind: Kind, given: str, *, installation: bool = False) -> str:
+        """Return what the API takes for a resource given by name or id. Raises AmbiguousName.
+
+        A name that cannot stand in a path (it holds a slash) and the kinds without names in the API are looked up in the list.
+        """
+        if given.startswith(kind.prefix):
+            return given
+        if kind.by_name and "/" not in given and given not in {"", ".", ".."}:
+            return given
+        found = [
+            str(item["id"])
+            for item in self.pages(kind, installation=installation)
+            if item.get("name") == given
+        ]
+        if len(found) != 1:
+            raise AmbiguousName(kind.word, given, len(found))
+        return found[0]
+
+    def path_of(self, kind: Kind, given: str, *, installation: bool = False) -> str:
+        """Return the path of one resource."""
+        reference = self.reference(kind, given, installation=installation)
+        return f"{self.base(kind, installation=installation)}/{quote(reference, safe='')}"
+
+    def get(self, kind: Kind, name_or_id: str, *, installation: bool = False) -> Resource:
+        """Read one resource."""
+        return self.read(self.path_of(kind, name_or_id, installation=installation))
+
+    def read(self, path: str, **query: str | None) -> Resource:
+        """Read any path and return its `data`."""
+        document = self._transport.request("GET", path, query=query).document
+        return dict(document["data"])
+
+    def create(
+        self, kind: Kind, body: Resource, *, installation: bool = False
+    ) -> Resource:
+        """Create a resource; the request carries a fresh `Idempotency-Key`, so a lost answer is asked for again."""
+        return self.post(self.base(kind, installation=installation), body)
+
+    def post(self, path: str, body: Resource | None = None, *, dry_run: bool = False) -> Resource:
+        """Send a POST that creates or admits something."""
+        answer = self._transport.request(
+            "POST",
+            path,
+            body=body,
+            headers={"idempotency-key": f"occ-{uuid.uuid4()}"},
+        )
+        return dict(answer.document["data"])
+
+    def update(
+        self,
+        kind: Kind,
+        name_or_id: str,
+        body: Resource,
+        *,
+        generation: int | None = None,
+    ) -> Resource:
+        """Change a resource; with `generation` only if it is still that one."""
+        headers = {} if generation is None else {"if-match": f'"{generation}"'}
+        answer = self._transport.request(
+            "PATCH",
+            self.path_of(kind, name_or_id),
+            body=body,
+            headers=headers,
+        )
+        return dict(answer.document["data"])
+
+    def delete(self, kind: Kind, name_or_id: str, *, installation: bool = False) -> str:
+        """Delete a resource and return how it was named."""
+        self._transport.request(
+            "DELETE", self.path_of(kind, name_or_id, installation=installation)
+        )
+        return name_or_id
+
+    def deploy(self, agent: str) -> Resource:
+        """Admit a deployment and return the revision."""
+        return self.post(f"{self.path_of(AGENT, agent)}/deploy")
+
+    def stop(self, agent: str) -> Resource:
+        """Ask an Agent to stop."""
+        answer = self._transport.request("POST", f"{self.path_of(AGENT, agent)}/stop")
+        return dict(answer.document["data"])
+
+    def deployment_events(self, agent: str, revision: str, last_id: str = "") -> Iterator[Event]:
+        """Yield the progress of a deployment until it is over."""
+        path = f"{self.path_of(AGENT, agent)}/deployments/{quote(revision, safe='')}/events"
+        headers = {"last-event-id": last_id} if last_id else {}
+        yield from events.read(
+            self._transport.stream("GET", path, headers=headers, silence=_STREAM_SILENCE)
+        )

@@ -1,0 +1,1 @@
+"""What a Driver promises: requests, results and refusals. No behaviour, no vendor."""

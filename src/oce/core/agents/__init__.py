@@ -1,0 +1,1 @@
+"""Agents: drafts, and the commands that make them run."""

@@ -1,0 +1,1 @@
+"""Configurations: editable documents that a deploy snapshots."""

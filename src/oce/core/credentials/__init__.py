@@ -1,0 +1,1 @@
+"""Credential sources: a Harness uses a credential without holding it."""

@@ -1,0 +1,97 @@
+"""Cursor pagination: a page continues after the last element's sort key, so that inserts and deletes never shift it.
+
+A cursor is opaque to clients: base64url of the list's name and the key. It carries no authority (every element is authorized
+again), so it is not signed; one of another list or a damaged one is refused.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
+
+from oce.contracts.refusals import Detail
+from oce.core.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+T = TypeVar("T")
+LIMIT_DEFAULT: Final = 50
+LIMIT_MAX: Final = 200
+_CURSOR_MAX: Final = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class PageRequest:
+    """At most `limit` (1…200) elements after `cursor`."""
+
+    limit: int = LIMIT_DEFAULT
+    cursor: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[T]):
+    """One page; `next_cursor` None means that the list ends here."""
+
+    items: tuple[T, ...]
+    next_cursor: str | None = None
+
+
+Key = tuple[str, str]
+
+
+def encode(listing: str, key: Key) -> str:
+    """Return the cursor of a key."""
+    raw = json.dumps([listing, *key], separators=(",", ":")).encode()
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+
+
+def decode(listing: str, cursor: str) -> Key:
+    """Return the key of a cursor. Raises InvalidRequest for another list's or a damaged one."""
+    try:
+        if len(cursor) > _CURSOR_MAX:
+            raise ValueError
+        raw = base64.b64decode(
+            cursor.encode("ascii") + b"=" * (-len(cursor) % 4), altchars=b"-_", validate=True
+        )
+        name, first, second = json.loads(raw)
+        if name != listing or not isinstance(first, str) or not isinstance(second, str):
+            raise ValueError
+    except (ValueError, TypeError, binascii.Error, RecursionError) as error:
+        raise InvalidRequest(
+            "The cursor is not one of this list.",
+            details=(Detail("/cursor", "INVALID_VALUE"),),
+        ) from error
+    return first, second
+
+
+async def collect(
+    listing: str,
+    page: PageRequest,
+    fetch: Callable[[Key, int], Awaitable[Sequence[T]]],
+    key: Callable[[T], Key],
+    visible: Callable[[Sequence[T]], Awaitable[Sequence[bool]]],
+) -> Page[T]:
+    """Fill a page with what the caller may see, reading further while hidden elements take up room.
+
+    `fetch(after, count)` returns elements in key order. Raises InvalidRequest for a limit outside 1…200 or a bad cursor.
+    """
+    if not 1 <= page.limit <= LIMIT_MAX:
+        raise InvalidRequest(details=(Detail("/limit", "INVALID_VALUE", f"1 to {LIMIT_MAX}"),))
+    after: Key = decode(listing, page.cursor) if page.cursor else ("", "")
+    found: list[T] = []
+    while True:
+        batch = await fetch(after, page.limit + 1)
+        shown = await visible(batch)
+        for element, allowed in zip(batch, shown, strict=True):
+            if not allowed:
+                continue
+            if len(found) == page.limit:
+                return Page(tuple(found), encode(listing, key(found[-1])))
+            found.append(element)
+        if len(batch) <= page.limit:
+            return Page(tuple(found))
+        after = key(batch[-1])

@@ -1,0 +1,1 @@
+"""Secrets: metadata here, values with the Secret driver."""

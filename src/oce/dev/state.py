@@ -1,0 +1,246 @@
+"""A state directory: everything one single-machine installation keeps, where it lies, and who holds it.
+
+The default directory gets fixed ports; every other one gets its own, derived from its path and kept in `state.json`, so that two
+directories never meet. A kernel lock says who runs it: it is released when its holder dies, however it dies. Nothing here starts or
+stops a program.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import socket
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+_DEFAULT_BASE: Final = 17_670
+_FIRST_BASE, _LAST_BASE, _STRIDE = 20_000, 32_000, 8
+SYSTEM_ROOT: Final = Path("/var/lib/oce")
+
+
+class StateError(Exception):
+    """The state directory cannot be used as asked; the message says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """Loopback ports of one installation. 17670 is also OpenShell's own default."""
+
+    sandboxd: int
+    api: int
+    gateway: int
+    private: int
+    model: int
+
+    @classmethod
+    def from_base(cls, base: int) -> Ports:
+        """Return consecutive ports from `base`."""
+        return cls(sandboxd=base, api=base + 1, gateway=base + 2, private=base + 3, model=base + 4)
+
+
+def default_root() -> Path:
+    """Return the default state directory: OCC_STATE_DIR, `/var/lib/oce` for root, else below XDG_STATE_HOME."""
+    if named := os.environ.get("OCC_STATE_DIR"):
+        return Path(named).absolute()
+    if os.geteuid() == 0:
+        return SYSTEM_ROOT
+    base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    return Path(base) / "oce"
+
+
+@dataclass(frozen=True, slots=True)
+class StateDirectory:
+    """Paths below one root."""
+
+    root: Path
+
+    @property
+    def ports_file(self) -> Path:
+        """Where the ports are kept."""
+        return self.root / "state.json"
+
+    @property
+    def postgres(self) -> Path:
+        """The private PostgreSQL."""
+        return self.root / "postgres"
+
+    @property
+    def sandboxd(self) -> Path:
+        """State of sandboxd."""
+        return self.root / "sandboxd"
+
+    @property
+    def agents(self) -> Path:
+        """Workspaces of Agents; the mount source `agents` of sandboxd."""
+        return self.root / "agents"
+
+    @property
+    def routes(self) -> Path:
+        """Route documents of the Agent Gateway."""
+        return self.root / "routes"
+
+    @property
+    def secrets(self) -> Path:
+        """Encrypted Secret values."""
+        return self.root / "secrets"
+
+    @property
+    def configurations(self) -> Path:
+        """Configuration documents."""
+        return self.root / "configurations"
+
+    @property
+    def runtime(self) -> Path:
+        """Programs that other uids must be able to read."""
+        return self.root / "runtime"
+
+    @property
+    def tls(self) -> Path:
+        """The local CA and server certificates."""
+        return self.root / "tls"
+
+    @property
+    def config(self) -> Path:
+        """Configuration files of the programs, written at each start."""
+        return self.root / "config"
+
+    @property
+    def logs(self) -> Path:
+        """One log per program."""
+        return self.root / "logs"
+
+    @property
+    def run(self) -> Path:
+        """Sockets, markers and pids."""
+        return self.root / "run"
+
+    @property
+    def keys(self) -> Path:
+        """The administrator's service key and internal tokens, 0600."""
+        return self.root / "keys"
+
+    def prepare(self) -> None:
+        """Make the directories: the root may be entered by others, only `runtime` and `agents` may be."""
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            self.root.chmod(0o711)
+            for path in (self.sandboxd, self.agents, self.runtime):
+                path.mkdir(exist_ok=True)
+                path.chmod(0o711 if path != self.runtime else 0o755)
+            for path in (
+                self.routes,
+                self.secrets,
+                self.configurations,
+                self.tls,
+                self.config,
+                self.logs,
+                self.run,
+                self.keys,
+            ):
+                path.mkdir(exist_ok=True)
+                path.chmod(0o700)
+        except OSError as error:
+            raise StateError(
+                f"the state directory {self.root} cannot be used: {error.strerror}"
+            ) from error
+
+    def ports(self, base: int | None = None) -> Ports:
+        """Return this directory's ports, choosing and keeping them on first use (or when `base` is given)."""
+        if base is None and self.ports_file.exists():
+            return Ports(**json.loads(self.ports_file.read_text())["ports"])
+        ports = Ports.from_base(base if base is not None else self._own_base())
+        write_private(self.ports_file, json.dumps({"version": 1, "ports": asdict(ports)}))
+        return ports
+
+    def _own_base(self) -> int:
+        if self.root == default_root():
+            return _DEFAULT_BASE
+        slots = (_LAST_BASE - _FIRST_BASE) // _STRIDE
+        number = int.from_bytes(hashlib.sha256(os.fsencode(self.root)).digest()[:4], "big")
+        return _FIRST_BASE + (number % slots) * _STRIDE
+
+
+def refuse_taken_ports(ports: Ports, names: tuple[str, ...]) -> None:
+    """Raise StateError naming the first port that somebody else holds."""
+    for name in names:
+        port = getattr(ports, name)
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError as error:
+                raise StateError(
+                    f"port {port} (for {name}) is in use by another process; stop it, or choose other ports: "
+                    "occ up --port-base NUMBER (or another --state-dir, which gets ports of its own)"
+                ) from error
+
+
+class Lock:
+    """Exclusive use of a state directory, by `flock`: a dead holder never blocks anybody (failure case BR-39)."""
+
+    def __init__(self, state: StateDirectory) -> None:
+        self._path = state.run / "lock"
+        self._descriptor: int | None = None
+
+    def holder(self) -> int | None:
+        """Return the pid that holds the directory now, or None. Takes nothing."""
+        try:
+            descriptor = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            text = os.pread(descriptor, 64, 0).decode(errors="replace").strip()
+            return int(text) if text.isdigit() else -1
+        else:
+            return None
+        finally:
+            os.close(descriptor)
+
+    def __enter__(self) -> Lock:  # noqa: PYI034 - not subclassed
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(descriptor, 64, 0).decode(errors="replace").strip() or "unknown"
+            os.close(descriptor)
+            raise StateError(
+                f"this state directory is in use by process {holder}; `occ status` shows it, `occ down` stops it"
+            ) from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+        self._descriptor = descriptor
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def write_private(path: Path, content: str | bytes, mode: int = 0o600) -> None:
+    """Replace a file atomically with that mode."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+    try:
+        os.fchmod(descriptor, mode)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content if isinstance(content, bytes) else content.encode())
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,1 @@
+"""Values and rules of the platform. No I/O; imports nothing of ours."""

@@ -1,0 +1,182 @@
+"""Removal: of a revision, and of a Namespace's Workspace. By name and ownership mark, never by memory; done only when proved.
+
+Order is fixed: Sandbox, then the providers that could be attached to it, then profiles, then the Workspace. A deletion that the
+gateway only *accepted* is waited for briefly and then left pending, so that no lane stands still; one that finds nothing where a read
+had just seen the object is unconfirmed. What carries our name but not our marks is a conflict and stays.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from oce.contracts.refusals import DeletionUnconfirmed, OwnershipConflict, StillPending
+from oce.domain import names
+from oce.drivers.openshell import adoption, marks, profiles
+from oce.drivers.openshell.absence import prove_absent, read_proved
+from oce.drivers.openshell.failures import Category, GatewayFailure
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from oce.contracts.sandbox import PhysicalNamespace
+    from oce.domain.clock import Clock
+    from oce.domain.resources import AgentRevision
+    from oce.drivers.openshell.records import ProfileRecord, ProviderRecord, SandboxRecord
+    from oce.drivers.openshell.wire import Gateway
+
+_PENDING: Final = "SANDBOX_DELETION_PENDING"
+_FIRST_PAUSE: Final = 0.02
+_LONGEST_PAUSE: Final = 0.32
+_WAIT: Final = 2.0
+"""Seconds a pass waits in place for an accepted deletion."""
+_CONFLICT_TRIES: Final = 3
+
+
+class Remover:
+    """Removes objects of one gateway; `clock` paces the short wait for accepted deletions."""
+
+    def __init__(self, gateway: Gateway, clock: Clock) -> None:
+        self._gateway = gateway
+        self._clock = clock
+
+    async def revision(
+        self, namespace: PhysicalNamespace, revision: AgentRevision, prefix: str
+    ) -> None:
+        """Remove a revision's Sandbox, then its runtime provider. Raises refusals and GatewayFailure."""
+        sandbox = names.sandbox_name(revision.id, prefix)
+        read = partial(self._gateway.get_sandbox, namespace.name, sandbox)
+        found = await read_proved(self._gateway, namespace.name, read)
+        if found is not None:
+            wanted = marks.sandbox_annotations(revision)
+            field = adoption.ownership_difference(namespace.name, sandbox, wanted, found)
+            if field is not None:
+                raise OwnershipConflict("Sandbox", field)
+            await self._sandbox(namespace.name, found)
+        await self._runtime_provider(namespace.name, revision)
+
+    async def namespace(self, namespace: PhysicalNamespace) -> None:
+        """Remove everything of ours in a Namespace's Workspace, then the Workspace itself."""
+        workspace = await self._gateway.get_workspace(namespace.name)
+        if workspace is not None:
+            wanted = marks.workspace_labels(namespace.id)
+            field = marks.difference(wanted, workspace.meta.labels)
+            if field is not None:
+                raise OwnershipConflict("Workspace", f"labels.{field}")
+            await self._contents(namespace)
+        await self._workspace(namespace.name)
+
+    async def provider(self, workspace: str, found: ProviderRecord) -> None:
+        """Delete a provider whose ownership the caller has verified."""
+        name = found.meta.name
+        try:
+            outcome = await self._settled(partial(self._gateway.delete_provider, workspace, name))
+        except GatewayFailure as failure:
+            if failure.category is Category.PRECONDITION:  # still attached to a Sandbox
+                raise StillPending(_PENDING, str(failure)) from failure
+            raise
+        await self._confirm(
+            workspace, outcome, partial(self._gateway.get_provider, workspace, name), found.meta.id
+        )
+
+    async def profile(self, workspace: str, profile: ProfileRecord) -> None:
+        """Delete a profile that carries our mark; one still in use stays."""
+        try:
+            await self._settled(partial(self._gateway.delete_profile, workspace, profile.id))
+        except GatewayFailure as failure:
+            if failure.category is not Category.PRECONDITION:
+                raise
+
+    async def _runtime_provider(self, workspace: str, revision: AgentRevision) -> None:
+        name = names.runtime_provider(revision.id)
+        read = partial(self._gateway.get_provider, workspace, name)
+        found = await read_proved(self._gateway, workspace, read)
+        if found is None:
+            return
+        if found.type not in profiles.RUNTIME_PROFILES:
+            raise OwnershipConflict("provider", "type")
+        labels = marks.provider_labels(revision)
+        field = adoption.provider_difference(name, found.type, labels, found)
+        if field is not None:
+            raise OwnershipConflict("provider", field)
+        await self.provider(workspace, found)
+
+    async def _contents(self, namespace: PhysicalNamespace) -> None:
+        workspace = namespace.name
+        for sandbox in await self._gateway.list_sandboxes(workspace):
+            if sandbox.meta.annotations.get(marks.NAMESPACE_ID) == namespace.id:
+                await self._sandbox(workspace, sandbox)
+        wanted = marks.workspace_labels(namespace.id)
+        for provider in await self._gateway.list_providers(workspace):
+            if wanted.items() <= provider.meta.labels.items():
+                await self.provider(workspace, provider)
+        used = {provider.type for provider in await self._gateway.list_providers(workspace)}
+        for profile in await self._gateway.list_profiles(workspace):
+            if profiles.is_managed(profile.annotations) and profile.id not in used:
+                await self.profile(workspace, profile)
+            elif profile.id in profiles.RUNTIME_PROFILES and profile.id not in used:
+                raise OwnershipConflict("profile", f"annotations.{marks.PROFILE_MANAGER}")
+
+    async def _sandbox(self, workspace: str, found: SandboxRecord) -> None:
+        name = found.meta.name
+        deleted_id = ""
+
+        async def delete() -> str:
+            nonlocal deleted_id
+            outcome, deleted_id = await self._gateway.delete_sandbox(workspace, name)
+            return outcome
+
+        outcome = await self._settled(delete)
+        if deleted_id and found.meta.id and deleted_id != found.meta.id:
+            raise DeletionUnconfirmed
+        await self._confirm(
+            workspace,
+            outcome,
+            partial(self._gateway.get_sandbox, workspace, name),
+            found.meta.id,
+        )
+
+    async def _workspace(self, name: str) -> None:
+        """Delete the Workspace. ALREADY_ABSENT is the answer of an authorised call, and thereby proof."""
+        try:
+            outcome = await self._settled(partial(self._gateway.delete_workspace, name))
+        except GatewayFailure as failure:
+            if failure.category is Category.PRECONDITION:  # something is left inside
+                raise StillPending(_PENDING, str(failure)) from failure
+            raise
+        if outcome not in {"COMPLETED", "ALREADY_ABSENT"}:
+            raise StillPending(_PENDING, "DeleteWorkspace is accepted")
+
+    async def _settled(self, delete: Callable[[], Awaitable[str]]) -> str:
+        """Run a deletion; a lost version race is repeated a few times."""
+        for _ in range(_CONFLICT_TRIES - 1):
+            try:
+                return await delete()
+            except GatewayFailure as failure:
+                if failure.category is not Category.CONFLICT:
+                    raise
+        return await delete()
+
+    async def _confirm(
+        self,
+        workspace: str,
+        outcome: str,
+        read: Callable[[], Awaitable[SandboxRecord | ProviderRecord | None]],
+        object_id: str,
+    ) -> None:
+        if outcome == "COMPLETED":
+            return
+        if outcome == "ALREADY_ABSENT":
+            raise DeletionUnconfirmed
+        deadline = self._clock.monotonic() + _WAIT
+        pause = _FIRST_PAUSE
+        while True:
+            found = await read()
+            if found is None:
+                found = await prove_absent(self._gateway, workspace, read)
+            if found is None or (object_id and found.meta.id != object_id):
+                return
+            if self._clock.monotonic() + pause > deadline:
+                raise StillPending(_PENDING)
+            await self._clock.sleep(pause)
+            pause = min(pause * 2, _LONGEST_PAUSE)

@@ -1,0 +1,1 @@
+"""Logging and metrics that every process shares; imports nothing of ours."""

@@ -1,0 +1,113 @@
+"""One sentence that says what was decided, by which rule, and what would change it.
+
+For people: `occ agent policy explain`, the body of a 403, the demo. It repeats decisions of `decide` in words and never takes
+one. Sentences carry host, port, program, method and path; never a query or a header.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from oce.policy.canonical import PathError, canonical_path
+from oce.policy.codec import endpoint_document
+from oce.policy.decide import Connection, Judge, Request
+from oce.policy.match import normal_host
+from oce.policy.model import (
+    DenyCode,
+    Endpoint,
+    Enforcement,
+    NetworkPolicy,
+    Protocol,
+    RequestMatcher,
+    Verdict,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """What was asked, decided and could be added. `addition` is a rule document that would allow it, None if allowed."""
+
+    allowed: bool
+    rule: str
+    sentence: str
+    addition: Mapping[str, object] | None
+
+
+def explain(
+    policy: NetworkPolicy, *, host: str, port: int, binary: str, method: str = "", path: str = ""
+) -> Explanation:
+    """Explain a connection, or a request when `method` is given (path defaults to `/`). Raises PathError."""
+    judge = Judge(policy)
+    connection = Connection(normal_host(host), port, (binary,) if binary else ())
+    if not method:
+        return explain_verdict(judge.connection(connection), connection)
+    plain = (path or "/").split("?", 1)[0]
+    if not plain.startswith("/"):
+        raise PathError("the path does not start with a slash")
+    canonical = canonical_path(plain, allow_encoded_slash=judge.encoded_slash(connection))
+    request = Request(method.upper(), canonical.match)
+    return explain_verdict(judge.request(connection, request), connection, request)
+
+
+def explain_verdict(
+    verdict: Verdict, connection: Connection, request: Request | None = None
+) -> Explanation:
+    """Put a verdict that was already taken into words."""
+    asked = _asked(connection, request)
+    if verdict.allowed and not verdict.would_deny:
+        sentence = f"Allowed: {asked}, by rule {verdict.rule!r}."
+        return Explanation(allowed=True, rule=verdict.rule, sentence=sentence, addition=None)
+    addition = addition_for(verdict, connection, request)
+    if verdict.allowed:
+        sentence = (
+            f"Allowed but noted: {asked}; {verdict.reason}, and rule {verdict.rule!r} only audits."
+        )
+    else:
+        sentence = f"Denied: {asked}; {verdict.reason}. {next_step(verdict, addition)}"
+    return Explanation(
+        allowed=verdict.allowed, rule=verdict.rule, sentence=sentence, addition=addition
+    )
+
+
+def _asked(connection: Connection, request: Request | None) -> str:
+    programs = ", ".join(sorted(set(connection.binaries))) or "an unknown program"
+    where = f"{connection.host}:{connection.port}"
+    if request is None:
+        return f"{programs} to {where}"
+    return f"{programs} with {request.method} {request.path} at {where}"
+
+
+def addition_for(
+    verdict: Verdict, connection: Connection, request: Request | None = None
+) -> Mapping[str, object] | None:
+    """Return the narrowest rule document that would allow what was denied, or None where no addition can."""
+    if verdict.code in (DenyCode.DENY_RULE, DenyCode.IDENTITY, None) or not connection.binaries:
+        return None
+    judged = request is not None and verdict.code is DenyCode.METHOD_PATH
+    endpoint = Endpoint(
+        host=connection.host,
+        ports=(connection.port,),
+        protocol=Protocol.REST if judged else Protocol.TCP,
+        enforcement=Enforcement.ENFORCE,
+        allow=(RequestMatcher(method=request.method, path=request.path),)
+        if judged and request
+        else (),
+    )
+    return {
+        "binaries": [{"path": binary} for binary in sorted(set(connection.binaries))],
+        "endpoints": [endpoint_document(endpoint)],
+    }
+
+
+def next_step(verdict: Verdict, addition: Mapping[str, object] | None) -> str:
+    """Say in one sentence what would allow it."""
+    if verdict.code is DenyCode.DENY_RULE:
+        return f"Only a change of the deny rule in {verdict.rule!r} would allow it."
+    if addition is None:
+        return "No rule can allow a connection whose program is not known."
+    return f"To allow it, add this rule to the network policy: {json.dumps(addition)}"

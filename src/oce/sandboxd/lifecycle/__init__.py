@@ -1,0 +1,1 @@
+"""What happens to a Sandbox over time: rendering, starting, restarting, stopping, configuring."""

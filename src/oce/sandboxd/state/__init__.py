@@ -1,0 +1,1 @@
+"""What the gateway keeps: records, request ledger, keys, its directory."""

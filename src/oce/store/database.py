@@ -1,0 +1,236 @@
+"""The unit of work: `async with db.transact() as tx` and `async with db.read() as reader`.
+
+SQLAlchemy Core describes tables and statements; psycopg runs them, because a worker pass is a handful of tiny statements and a
+translation layer per call would cost more than the statements. Three promises:
+
+* what a `transact` block did is committed together or not at all;
+* a handle dies with its block, so that nothing is written after the decision to commit;
+* a COMMIT whose answer is lost is reported as `UnknownOutcome` and never repeated.
+
+Never call a Driver or the network inside a block. Lock order: Namespace, then Agent, then child rows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any, Final, LiteralString
+from weakref import WeakKeyDictionary
+
+import psycopg
+from sqlalchemy import insert
+from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
+from sqlalchemy.sql.elements import ClauseElement
+
+from oce.store.errors import StoreUnavailable, UnknownOutcome, translate
+from oce.store.pool import Connection, Pool, connect
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from sqlalchemy import Table
+
+Row = dict[str, Any]
+"""A result row by column name; jsonb is decoded, times are timezone-aware UTC."""
+Query = str | ClauseElement
+"""SQL text with `%(name)s` parameters, or a SQLAlchemy statement whose parameters are `bindparam(name)`."""
+
+_DIALECT: Final = PGDialect_psycopg()  # type: ignore[no-untyped-call] # SQLAlchemy leaves dialect constructors untyped
+_COMPILED: WeakKeyDictionary[ClauseElement, tuple[str, dict[str, Any]]] = WeakKeyDictionary()
+_INSERTS: dict[tuple[str, tuple[str, ...]], str] = {}
+
+
+def _text(query: Query) -> tuple[str, dict[str, Any]]:
+    if isinstance(query, str):
+        return query, {}
+    known = _COMPILED.get(query)
+    if known is None:
+        compiled = query.compile(dialect=_DIALECT)
+        literals = {k: v for k, v in compiled.params.items() if v is not None}
+        known = (str(compiled), literals)
+        _COMPILED[query] = known
+    return known
+
+
+class Reader:
+    """Reads inside one transaction. Parameters are given by name."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection: Connection | None = connection
+
+    async def _run(
+        self, query: Query, params: dict[str, Any]
+    ) -> psycopg.AsyncCursor[dict[str, Any]]:
+        connection = self._connection
+        if connection is None:
+            raise RuntimeError("this handle was used after its block ended")
+        text, literals = _text(query)
+        try:
+            return await connection.execute(text, {**literals, **params} if literals else params)
+        except psycopg.Error as error:
+            raise translate(error) from error
+
+    async def one(self, query: Query, /, **params: object) -> Row | None:
+        """Return the first row, or None."""
+        cursor = await self._run(query, params)
+        return await cursor.fetchone()
+
+    async def all(self, query: Query, /, **params: object) -> list[Row]:
+        """Return every row; a query that can be large carries its own LIMIT."""
+        cursor = await self._run(query, params)
+        return await cursor.fetchall()
+
+    def _end(self) -> None:
+        self._connection = None
+
+
+class Tx(Reader):
+    """Reads and writes inside one transaction."""
+
+    async def run(self, query: Query, /, **params: object) -> int:
+        """Run a writing statement and return how many rows it touched. Raises ConstraintViolated and the rest of the tree."""
+        cursor = await self._run(query, params)
+        return cursor.rowcount
+
+    async def insert(self, table: Table, /, **values: object) -> None:
+        """Insert one row; lists for jsonb columns are wrapped in `psycopg.types.json.Jsonb` by the caller."""
+        key = (table.name, tuple(values))
+        text = _INSERTS.get(key)
+        if text is None:
+            text = str(insert(table).compile(dialect=_DIALECT, column_keys=list(values)))
+            _INSERTS[key] = text
+        await self._run(text, values)
+
+
+class Listener:
+    """A dedicated connection that hears NOTIFY. A speed-up: polling stays the floor."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    async def wait(self, seconds: float) -> list[str]:
+        """Return the payloads heard within that time, the first ending the wait. Raises StoreUnavailable when the line is lost."""
+        try:
+            return [
+                n.payload async for n in self._connection.notifies(timeout=seconds, stop_after=1)
+            ]
+        except psycopg.Error as error:
+            raise StoreUnavailable(type(error).__name__) from error
+
+
+class Database:
+    """Connections of one process to one database, as the role in the URL (the application role, never the migrator)."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        pool_size: int = 10,
+        statement_timeout: float = 60.0,
+        connect_timeout: float = 10.0,
+        name: str = "occ",
+    ) -> None:
+        milliseconds = int(statement_timeout * 1000)
+        self._url = url
+        self._name = name
+        self._connect_timeout = connect_timeout
+        self._statement_timeout = statement_timeout
+        self._options = (
+            f"-c statement_timeout={milliseconds} -c lock_timeout={milliseconds} "
+            f"-c idle_in_transaction_session_timeout={milliseconds} -c search_path=occ -c TimeZone=UTC"
+        )
+        self._pool = Pool(
+            url, size=pool_size, options=self._options, timeout=connect_timeout, name=name
+        )
+
+    async def close(self) -> None:
+        """Close the pool."""
+        await self._pool.close()
+
+    async def ping(self) -> None:
+        """Raise StoreUnavailable unless the database answers."""
+        async with self.read() as reader:
+            await reader.one("SELECT 1 AS alive")
+
+    @contextlib.asynccontextmanager
+    async def read(self) -> AsyncIterator[Reader]:
+        """Open one READ ONLY snapshot; the database refuses writes in it."""
+        connection = await self._pool.begin(b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        reader = Reader(connection)
+        reusable = False
+        try:
+            yield reader
+            reusable = True
+        except Exception:
+            reusable = True
+            raise
+        finally:
+            reader._end()  # noqa: SLF001 - the block owns its handle
+            await self._undo(connection, reusable=reusable)
+
+    @contextlib.asynccontextmanager
+    async def transact(self) -> AsyncIterator[Tx]:
+        """Open a READ COMMITTED transaction and commit it when the block ends without an exception."""
+        connection = await self._pool.begin(b"BEGIN")
+        tx = Tx(connection)
+        try:
+            yield tx
+        except Exception:
+            tx._end()  # noqa: SLF001 - the block owns its handle
+            await self._undo(connection, reusable=True)
+            raise
+        except BaseException:
+            tx._end()  # noqa: SLF001 - the block owns its handle
+            await self._pool.release(connection, reusable=False)
+            raise
+        tx._end()  # noqa: SLF001 - the block owns its handle
+        task = asyncio.ensure_future(self._commit(connection))
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            await asyncio.wait({task}, timeout=self._statement_timeout)
+            if task.done() and not task.cancelled():
+                task.exception()
+            raise
+
+    async def _commit(self, connection: Connection) -> None:
+        reusable = False
+        try:
+            cursor = await connection.execute(b"COMMIT")
+            reusable = True
+            if cursor.statusmessage != "COMMIT":
+                raise StoreUnavailable("the transaction had already failed")
+        except psycopg.Error as error:
+            answered = error.sqlstate is not None and error.sqlstate[:2] not in ("08", "57")
+            if not answered or connection.closed:
+                raise UnknownOutcome("COMMIT was not answered") from error
+            reusable = True
+            raise translate(error) from error
+        finally:
+            await self._pool.release(connection, reusable=reusable)
+
+    async def _undo(self, connection: Connection, *, reusable: bool) -> None:
+        if reusable:
+            try:
+                await connection.execute(b"ROLLBACK")
+            except psycopg.Error:
+                reusable = False
+        await self._pool.release(connection, reusable=reusable)
+
+    @contextlib.asynccontextmanager
+    async def listen(self, channel: LiteralString) -> AsyncIterator[Listener]:
+        """Open a dedicated connection that hears `channel`. Raises StoreUnavailable."""
+        connection = await connect(
+            self._url,
+            options="",
+            connect_timeout=self._connect_timeout,
+            name=f"{self._name}-listen",
+        )
+        try:
+            try:
+                await connection.execute(f"LISTEN {channel}")
+            except psycopg.Error as error:
+                raise translate(error) from error
+            yield Listener(connection)
+        finally:
+            await connection.close()

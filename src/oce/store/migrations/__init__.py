@@ -1,0 +1,1 @@
+"""Forward-only migrations; each freezes a step of `oce.store.tables`."""
