@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -18,6 +17,7 @@ import httpx
 from oce.agentgw import errors, log
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
     from pathlib import Path
 
 MAX_ENTRIES = 4096
@@ -49,7 +49,7 @@ class Asker(Protocol):
     """Asks the API once."""
 
     async def __call__(self, api_key: str, namespace: str, agent: str) -> Allowed | Denied:
-        """Raises ApiUnreachableError."""
+        """Return the API's answer. Raises ApiUnreachableError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,8 @@ class AccessBook:
         if answer is None:
             answer = await self._fetch(key, entry, self._ask(api_key, namespace, agent))
         if isinstance(answer, Denied):
-            raise _NO.get(answer.status, errors.forbidden)()
+            refusal = _NO[answer.status]()
+            raise refusal
         return answer
 
     def _fresh(self, entry: _Entry) -> Allowed | Denied | None:

@@ -56,7 +56,7 @@ async def listen(path: Path, switchboard: Switchboard) -> asyncio.Server:
                 await writer.drain()
         writer.close()
 
-    path.unlink(missing_ok=True)
+    path.unlink(missing_ok=True)  # noqa: ASYNC240 - once, before anything is served
     before = os.umask(0o177)
     try:
         return await asyncio.start_unix_server(serve, path, limit=MAX_LINE_BYTES)

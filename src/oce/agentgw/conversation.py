@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,15 +19,19 @@ from websockets.exceptions import ConnectionClosed, WebSocketException
 from oce.agentgw import errors, log
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
     from oce.agentgw.routes import Target
     from oce.agentgw.upstream import TrustStore
 
 DIAL_SECONDS = 10.0
 CALL_SECONDS = 30.0
 INTERRUPT_SECONDS = 5.0
+CLOSE_SECONDS = 2.0
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 MAX_OUTPUT_CHARACTERS = 65_536
 _CLIENT = {"name": "openclaw-enterprise-gateway", "title": "OpenClaw Enterprise", "version": "1"}
+_CAPABILITIES = {"experimentalApi": True}  # for thread/backgroundTerminals/clean
 # Legacy and present spellings of "no" in the app-server's approval answers.
 _DECLINED: dict[str, dict[str, Any]] = {
     "item/commandExecution/requestApproval": {"decision": "decline"},
@@ -99,13 +102,16 @@ class Conversation:
         task.add_done_callback(self._tasks.discard)
 
     async def _interrupt(self) -> None:
+        """Stop the turn and the commands it left running: Codex keeps those in background terminals otherwise."""
         if self._turn:
             with contextlib.suppress(WebSocketException, OSError):
-                await self._send("turn/interrupt", {"threadId": self._thread, "turnId": self._turn})
+                thread = {"threadId": self._thread}
+                await self._send("turn/interrupt", {**thread, "turnId": self._turn})
+                await self._send("thread/backgroundTerminals/clean", thread)
 
     async def open_thread(self, thread_id: str | None) -> None:
         """Introduce ourselves and start or resume the thread. Raises Refusal 404, 503."""
-        await self._call("initialize", {"clientInfo": _CLIENT})
+        await self._call("initialize", {"clientInfo": _CLIENT, "capabilities": _CAPABILITIES})
         await self._socket.send(json.dumps({"method": "initialized"}))
         if thread_id is None:
             result = await self._call("thread/start", {"approvalPolicy": "never"})
@@ -120,7 +126,7 @@ class Conversation:
             raise errors.unavailable("The Agent's Harness answered unexpectedly.")
         self._thread = thread["id"]
 
-    async def run(self, text: str) -> AsyncIterator[TurnEvent]:
+    async def run(self, text: str) -> AsyncGenerator[TurnEvent, None]:
         """Run one turn; the last event is ``completed`` or ``failed``. Leaving early interrupts the turn."""
         finished = False
         try:
@@ -145,8 +151,11 @@ class Conversation:
         await self._interrupt()
         with contextlib.suppress(TimeoutError, WebSocketException, OSError):
             async with asyncio.timeout(INTERRUPT_SECONDS):
-                while (await self._next()).get("method") != "turn/completed":
-                    pass
+                ended = cleaned = False
+                while not (ended and cleaned):
+                    message = await self._next()
+                    ended = ended or message.get("method") == "turn/completed"
+                    cleaned = cleaned or message.get("id") == self._number
 
     async def _start_turn(self, text: str) -> None:
         result = await self._call(
@@ -276,6 +285,7 @@ async def open_socket(target: Target, trust: TrustStore) -> ClientConnection:
             compression=None,
             proxy=None,
             open_timeout=DIAL_SECONDS,
+            close_timeout=CLOSE_SECONDS,
             max_size=MAX_MESSAGE_BYTES,
         )
     except (OSError, TimeoutError, WebSocketException) as error:

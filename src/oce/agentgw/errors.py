@@ -8,20 +8,17 @@ from __future__ import annotations
 
 import json
 import uuid
-from dataclasses import dataclass
 
 
-@dataclass(frozen=True, slots=True)
 class Refusal(Exception):  # noqa: N818 - a refusal is an answer, not a crash
     """An answer other than success; ``status`` is the HTTP status."""
 
-    status: int
-    code: str
-    message: str
-    hint: str | None = None
-
-    def __str__(self) -> str:
-        return f"{self.status} {self.code}"
+    def __init__(self, status: int, code: str, message: str, hint: str | None = None) -> None:
+        super().__init__(f"{status} {code}")
+        self.status = status
+        self.code = code
+        self.message = message
+        self.hint = hint
 
     def body(self, request_id: str) -> bytes:
         """Render the error document."""
@@ -37,7 +34,7 @@ def new_request_id() -> str:
 
 
 def unauthenticated() -> Refusal:
-    """No usable service key."""
+    """Say that no usable service key came."""
     return Refusal(
         401,
         "UNAUTHENTICATED",
@@ -47,7 +44,7 @@ def unauthenticated() -> Refusal:
 
 
 def forbidden() -> Refusal:
-    """The key is known but may not use this Agent."""
+    """Say that the key is known but may not use this Agent."""
     return Refusal(
         403,
         "FORBIDDEN",
@@ -57,27 +54,27 @@ def forbidden() -> Refusal:
 
 
 def origin_refused() -> Refusal:
-    """A browser's cross-site request."""
+    """Refuse a browser's cross-site request."""
     return Refusal(403, "FORBIDDEN", "Requests from web pages are not accepted here.")
 
 
 def not_found(what: str = "resource") -> Refusal:
-    """Nothing there, or nothing this caller may see."""
+    """Say that nothing is there, or nothing this caller may see."""
     return Refusal(404, "NOT_FOUND", f"The {what} does not exist.")
 
 
 def invalid(message: str) -> Refusal:
-    """The request is malformed."""
+    """Say what is malformed."""
     return Refusal(400, "INVALID_REQUEST", message)
 
 
 def unavailable(message: str, hint: str | None = None) -> Refusal:
-    """Something behind the gateway does not answer."""
+    """Say that something behind the gateway does not answer."""
     return Refusal(503, "DEPENDENCY_UNAVAILABLE", message, hint)
 
 
 def not_serving() -> Refusal:
-    """The Agent exists but no revision of it is routed."""
+    """Say that the Agent exists but no revision of it is routed."""
     return unavailable(
         "No revision of this Agent is serving.",
         "Deploy it, or look at `occ agent deployment-status`.",

@@ -73,6 +73,8 @@ class FrameScanner:
         self._frame: _Frame | None = None
         self._message: list[bytes] | None = None
         self._message_bytes = 0
+        # How many of the bytes fed last belong to a close frame; 0 until the peer closes.
+        self.close_bytes = 0
 
     @property
     def at_boundary(self) -> bool:
@@ -117,6 +119,8 @@ class FrameScanner:
         if length > MAX_MESSAGE_BYTES:
             raise FrameError(MESSAGE_TOO_BIG)
         mask = bytes(buffer[size:total])
+        if first & _OPCODE == _CLOSE:
+            self.close_bytes = len(buffer)
         del buffer[:total]
         return _Frame(final=bool(first & _FIN), opcode=first & _OPCODE, length=length, mask=mask)
 

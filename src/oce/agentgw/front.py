@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import Protocol, cast
 
 import h11
 
@@ -122,12 +122,13 @@ class Front(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Accept the connection, or drop it when there are too many."""
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - asyncio's own promise
-        self._transport = transport
+        # uvloop's TLS transport is one in deed, not by inheritance.
+        stream = cast("asyncio.Transport", transport)
+        self._transport = stream
         self._fronts.add(self)
         if len(self._fronts) > self._limit:
             log.event("gateway.connection_limit", limit=self._limit)
-            transport.abort()
+            stream.abort()
             return
         self._expect(HEAD_SECONDS)
 
@@ -145,6 +146,9 @@ class Front(asyncio.Protocol):
         try:
             self._http.receive_data(data)
             self._pump()
+            if self._task is not None and len(self._http.trailing_data[0]) > MAX_HEAD_BYTES:
+                # Nobody reads ahead while a request is answered; a flood is not kept either.
+                self.socket.abort()
         except h11.RemoteProtocolError as error:
             self._reject(Refusal(error.error_status_hint, "INVALID_REQUEST", "Malformed HTTP."))
 

@@ -10,11 +10,15 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from oce.agentgw.frames import FrameError, FrameScanner, close_frame, text_frame
 from oce.agentgw.ledger import TurnLedger
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+NORMAL = 1000
 SERVICE_RESTART = 1012  # IANA WebSocket close codes
 CLOSE_WAIT_SECONDS = 1.0
 ORPHAN_SECONDS = 3600.0
@@ -57,7 +61,10 @@ class Tunnel:
         except FrameError as error:
             self._close(error.code, "")
             return
-        self._harness.write(data)
+        if self._from_client.close_bytes and self._ledger.count:
+            self._say_goodbye()
+        else:
+            self._harness.write(data)
 
     def harness_data(self, data: bytes) -> None:
         """Forward bytes of the Harness."""
@@ -75,6 +82,13 @@ class Tunnel:
             self._close_at_boundary()
         elif not self._ledger.count and (self._draining or self._client_gone):
             self._close(SERVICE_RESTART, "revision switched")
+
+    def _say_goodbye(self) -> None:
+        """Answer the client's close frame ourselves: the Harness must not see it while the turn runs."""
+        self._client_gone = True
+        if self._from_harness.at_boundary:
+            self._client.write(close_frame(NORMAL, ""))
+        self._client.close()
 
     def client_lost(self) -> None:
         """Notice that the client left."""
@@ -109,13 +123,14 @@ class Tunnel:
         if not self._from_client.at_boundary or self._harness.is_closing():
             return
         for number, (thread, turn) in enumerate(self._ledger.running()):
-            params = {"threadId": thread, "turnId": turn}
-            request = {
-                "id": f"oce-interrupt-{number}",
-                "method": "turn/interrupt",
-                "params": params,
-            }
-            self._harness.write(text_frame(json.dumps(request), secrets.token_bytes(4)))
+            place = {"threadId": thread}
+            # The second works where the client asked for the experimental API; elsewhere it is refused and harmless.
+            for method, params in (
+                ("turn/interrupt", {**place, "turnId": turn}),
+                ("thread/backgroundTerminals/clean", place),
+            ):
+                request = {"id": f"oce-{method}-{number}", "method": method, "params": params}
+                self._harness.write(text_frame(json.dumps(request), secrets.token_bytes(4)))
 
     def close(self) -> None:
         """End now."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import time
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -130,13 +131,25 @@ class GatewayService:
             raise Refusal(409, "RESOURCE_CONFLICT", "A turn of this thread is still running.")
         if thread is not None:
             agent.threads.add(thread)
+        began = time.monotonic()
         try:
             conversation, lease = await self._converse(agent, allowed)
             try:
                 await self._run_turn(exchange, conversation, request)
             finally:
-                await conversation.end()
-                lease.release()
+                # The caller may leave while we close; that must neither leak the socket nor the lease.
+                try:
+                    await asyncio.shield(conversation.end())
+                finally:
+                    lease.release()
+                    log.event(
+                        "gateway.turn",
+                        agent_id=allowed.agent_id,
+                        revision_id=lease.revision_id,
+                        principal_id=allowed.principal_id,
+                        request_id=exchange.request_id,
+                        duration_ms=round((time.monotonic() - began) * 1000, 1),
+                    )
         finally:
             if thread is not None:
                 agent.threads.discard(thread)

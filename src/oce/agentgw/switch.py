@@ -58,7 +58,7 @@ class Lease:
         return True
 
     def revoke(self) -> None:
-        """Called by the switch when the predecessor has to go."""
+        """Take the route back because its revision is being replaced."""
         self.revoked = True
         if self.occupant is None:
             # Still dialling: its user finds the lease revoked and starts over.

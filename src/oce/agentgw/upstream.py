@@ -11,14 +11,15 @@ import base64
 import hashlib
 import hmac
 import ssl
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import h11
 
 from oce.agentgw import errors, log
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from oce.agentgw.routes import Target
 
 DIAL_SECONDS = 10.0
@@ -67,8 +68,9 @@ class UpstreamProtocol(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Remember the transport."""
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - asyncio's own promise
-        self.transport = transport
+        # uvloop's TLS transport is one in deed, not by inheritance.
+        stream = cast("asyncio.Transport", transport)
+        self.transport = stream
 
     def ask(self, target: Target, key: str) -> None:
         """Send the upgrade request."""
@@ -148,7 +150,7 @@ class UpstreamProtocol(asyncio.Protocol):
 async def dial(target: Target, key: str, trust: TrustStore) -> tuple[UpstreamProtocol, bytes]:
     """Connect and upgrade; return the protocol (reading paused) and bytes that came early. Raises Refusal 503."""
     loop = asyncio.get_running_loop()
-    transport: asyncio.BaseTransport | None = None
+    transport: asyncio.Transport | None = None
     try:
         async with asyncio.timeout(DIAL_SECONDS):
             context = trust.context(target)
@@ -161,19 +163,15 @@ async def dial(target: Target, key: str, trust: TrustStore) -> tuple[UpstreamPro
             )
             protocol.ask(target, key)
             return protocol, await protocol.switched
-    except (OSError, TimeoutError) as error:
+    except BaseException as error:
+        if transport is not None:
+            transport.abort()
+        if not isinstance(
+            error, OSError
+        ):  # a cancellation; TimeoutError and ssl.SSLError are OSErrors
+            raise
         log.event("gateway.dial_failed", kind=type(error).__name__, detail=_reason(error))
         raise errors.unavailable("The Agent's Harness does not answer.") from error
-    finally:
-        if transport is not None and not _upgraded(protocol):
-            transport.abort()  # type: ignore[attr-defined] # every transport of asyncio has it
-
-
-def _upgraded(protocol: UpstreamProtocol) -> bool:
-    future = protocol.switched
-    if not future.done():
-        return False
-    return not future.cancelled() and future.exception() is None
 
 
 def _reason(error: BaseException) -> str | None:

@@ -162,10 +162,11 @@ class BindingSourceView(TypedDict):
 
 
 class ConfigurationView(TypedDict):
-    """An editable document."""
+    """An editable document; its name is optional (ours), lists leave `values` out."""
 
     id: str
     namespaceId: str
+    name: NotRequired[str]
     kind: Literal["agent"]
     generation: int
     values: NotRequired[dict[str, Any]]
@@ -485,6 +486,8 @@ def configuration_view(item: Configuration, *, values: bool = True) -> Configura
         secretBindings=_bindings(item.namespace_id, item.secret_bindings),
         createdAt=timestamp(item.created_at),
     )
+    if item.name is not None:
+        view["name"] = item.name
     if values:
         view["values"] = item.values
     return view

@@ -93,7 +93,7 @@ def _role_id(client: Client, name_or_id: str, *, installation: bool) -> str:
 )
 @INSTALLATION
 @click.pass_context
-def create_binding(  # noqa: PLR0913 # the options of one command
+def create_binding(  # the options of one command
     ctx: click.Context,
     role_name: str,
     subject: str | None,

@@ -35,11 +35,9 @@ audit = group("audit", "The audit trail; needs installation:administer.")
 @click.option("--since", type=moment, metavar="WHEN", help="RFC 3339, or an age: 90s, 10m, 2h, 1d.")
 @click.option("--until", type=moment, metavar="WHEN")
 @click.option("--limit", type=click.IntRange(1), default=50, show_default=True)
-@click.option(
-    "--everywhere", is_flag=True, help="Of every Namespace instead of the chosen one."
-)
+@click.option("--everywhere", is_flag=True, help="Of every Namespace instead of the chosen one.")
 @click.pass_context
-def list_(  # noqa: PLR0913 # the filters of one command
+def list_(  # the filters of one command
     ctx: click.Context,
     actor: str | None,
     action: str | None,

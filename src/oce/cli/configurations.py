@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from oce.cli.documents import read_document
+from oce.cli.files import read_document
 from oce.cli.output import Column, show
 from oce.cli.resources import FILE, NAME, add_verbs, group
 from oce.cli.session import session_of
@@ -39,7 +39,7 @@ def _request(path: str) -> Resource:
 @FILE
 @click.pass_context
 def create(ctx: click.Context, path: str) -> None:
-    """Store a Configuration.
+    r"""Store a Configuration.
 
     \b
     The smallest file:
@@ -61,8 +61,6 @@ def create(ctx: click.Context, path: str) -> None:
 def update(ctx: click.Context, name: str, path: str, if_generation: int | None) -> None:
     """Replace a Configuration's document; deployed Agents keep what they have."""
     session = session_of(ctx)
-    body = {
-        key: value for key, value in _request(path).items() if key not in {"kind", "name"}
-    }
+    body = {key: value for key, value in _request(path).items() if key not in {"kind", "name"}}
     changed = session.client.update(CONFIGURATION, name, body, generation=if_generation)
     show(session, changed, COLUMNS)

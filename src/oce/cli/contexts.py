@@ -71,7 +71,7 @@ def get(ctx: click.Context, name: str | None) -> None:
 @click.option("--default-namespace", default="", help="Namespace, by name or id.")
 @click.option("--gateway-url", default="", help="The Agent Gateway, for `occ agent chat`.")
 @click.pass_context
-def create(  # noqa: PLR0913 # the options of one command
+def create(  # the options of one command
     ctx: click.Context,
     name: str,
     origin: str,

@@ -30,12 +30,14 @@ add_verbs(key, KEY, COLUMNS, verbs=("list",))
 
 @key.command()
 @click.argument("name")
-@click.option("--service-principal", "subject", required=True, metavar="ID", help="Who acts with it.")
+@click.option(
+    "--service-principal", "subject", required=True, metavar="ID", help="Who acts with it."
+)
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="New file for the key.")
 @click.option("--expires-in-days", type=click.IntRange(1, 365), help="[30]")
 @click.option("--only-namespace", metavar="ID", help="Restrict the key to one Namespace.")
 @click.pass_context
-def create(  # noqa: PLR0913 # the options of one command
+def create(  # the options of one command
     ctx: click.Context,
     name: str,
     subject: str,

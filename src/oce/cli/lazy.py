@@ -26,7 +26,7 @@ class LazyGroup(click.Group):
 
     def __init__(
         self,
-        *args: Any,
+        *args: Any,  # noqa: ANN401 # click's own parameters
         table: Mapping[str, tuple[str, str]] | None = None,
         **kwargs: Any,  # noqa: ANN401 # click's own parameters
     ) -> None:

@@ -6,7 +6,7 @@ standard error with HTTP status, code, message, hint and request id.
 
 from __future__ import annotations
 
-import importlib.metadata
+import importlib
 import os
 import sys
 from typing import Final
@@ -50,13 +50,17 @@ _TABLE: Final = {
 }
 
 
+def _installed_version() -> str:
+    metadata = importlib.import_module("importlib.metadata")  # costs 30 ms, wanted here only
+    try:
+        return str(metadata.version("openclaw-enterprise"))
+    except metadata.PackageNotFoundError:
+        return "dev"
+
+
 def _version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:  # click calls it so
     if value and not ctx.resilient_parsing:
-        try:
-            version = importlib.metadata.version("openclaw-enterprise")
-        except importlib.metadata.PackageNotFoundError:
-            version = "dev"
-        click.echo(f"occ {version}")
+        click.echo(f"occ {_installed_version()}")
         ctx.exit()
 
 

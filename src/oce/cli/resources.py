@@ -16,7 +16,14 @@ if TYPE_CHECKING:
     from oce.client.api import Kind
 
 NAME = click.argument("name", metavar="NAME|ID")
-FILE = click.option("-f", "--file", "path", required=True, metavar="PATH", help="YAML or JSON; `-` reads standard input.")
+FILE = click.option(
+    "-f",
+    "--file",
+    "path",
+    required=True,
+    metavar="PATH",
+    help="YAML or JSON; `-` reads standard input.",
+)
 LIMIT = click.option("--limit", type=click.IntRange(1), help="Show at most this many.")
 INSTALLATION = click.option(
     "--installation",

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import click
 
-from oce.cli.documents import read_value
+from oce.cli.files import read_value
 from oce.cli.output import Column, show
 from oce.cli.resources import NAME, add_verbs, group
 from oce.cli.session import session_of

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from oce.cli.documents import read_document
+from oce.cli.files import read_document
 from oce.cli.output import Column, show
 from oce.cli.resources import NAME, add_verbs, group
 from oce.cli.session import session_of
@@ -24,7 +24,11 @@ COLUMNS: Final[tuple[Column, ...]] = (
     ("GATEWAY STATUS", "status.state"),
 )
 _SECRET = click.option(
-    "--secret", "secrets", multiple=True, metavar="FIELD=SECRET", help="A field and the Secret it reads, by name or id."
+    "--secret",
+    "secrets",
+    multiple=True,
+    metavar="FIELD=SECRET",
+    help="A field and the Secret it reads, by name or id.",
 )
 
 source = group("credential-source", "Credentials that Agents use without holding them.")
@@ -60,7 +64,7 @@ def secret_fields(session: Session, fields: dict[str, str]) -> dict[str, Resourc
 )
 @click.option("-f", "--file", "path", metavar="PATH", help="The whole request as YAML or JSON.")
 @click.pass_context
-def create(  # noqa: PLR0913 # the options of one command
+def create(  # the options of one command
     ctx: click.Context,
     name: str | None,
     type_: str,

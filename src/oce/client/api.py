@@ -6,7 +6,7 @@ disagree with the server's. Names are resolved here, so that a caller may write 
 
 from __future__ import annotations
 
-import uuid
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
@@ -49,9 +49,7 @@ SOURCE: Final = Kind(word="credential-source", path="/credential-sources", prefi
 CONFIGURATION: Final = Kind(word="configuration", path="/configurations", prefix="cfg_")
 AGENT: Final = Kind(word="agent", path="/agents", prefix="agt_")
 ROLE: Final = Kind(word="role", path="/iam/roles", prefix="role_", by_name=False)
-BINDING: Final = Kind(
-    word="binding", path="/iam/access-bindings", prefix="binding_", by_name=False
-)
+BINDING: Final = Kind(word="binding", path="/iam/access-bindings", prefix="binding_", by_name=False)
 PRINCIPAL: Final = Kind(
     word="service-principal", path="/iam/service-principals", prefix="spn_", by_name=False
 )
@@ -79,16 +77,16 @@ class Client:
     def namespace(self) -> str:
         """Return the context's Namespace as it was given, by name or id. Raises ContextError when none is chosen."""
         if not self.context.namespace:
-            raise ContextError(
-                "No Namespace is chosen.", "Give --namespace, or set OCC_NAMESPACE."
-            )
+            raise ContextError("No Namespace is chosen.", "Give --namespace, or set OCC_NAMESPACE.")
         return self.context.namespace
 
     def base(self, kind: Kind, *, installation: bool = False) -> str:
         """Return the path of a collection; `installation` for the Installation-wide one of a namespaced kind."""
         if not kind.namespaced or installation:
             return kind.path
-        return f"/namespaces/{quote(self.reference(NAMESPACE, self.namespace()), safe='')}{kind.path}"
+        return (
+            f"/namespaces/{quote(self.reference(NAMESPACE, self.namespace()), safe='')}{kind.path}"
+        )
 
     def pages(
         self,
@@ -150,19 +148,17 @@ class Client:
         document = self._transport.request("GET", path, query=query).document
         return dict(document["data"])
 
-    def create(
-        self, kind: Kind, body: Resource, *, installation: bool = False
-    ) -> Resource:
+    def create(self, kind: Kind, body: Resource, *, installation: bool = False) -> Resource:
         """Create a resource; the request carries a fresh `Idempotency-Key`, so a lost answer is asked for again."""
         return self.post(self.base(kind, installation=installation), body)
 
-    def post(self, path: str, body: Resource | None = None, *, dry_run: bool = False) -> Resource:
+    def post(self, path: str, body: Resource | None = None) -> Resource:
         """Send a POST that creates or admits something."""
         answer = self._transport.request(
             "POST",
             path,
             body=body,
-            headers={"idempotency-key": f"occ-{uuid.uuid4()}"},
+            headers={"idempotency-key": f"occ-{os.urandom(16).hex()}"},
         )
         return dict(answer.document["data"])
 
@@ -186,9 +182,7 @@ class Client:
 
     def delete(self, kind: Kind, name_or_id: str, *, installation: bool = False) -> str:
         """Delete a resource and return how it was named."""
-        self._transport.request(
-            "DELETE", self.path_of(kind, name_or_id, installation=installation)
-        )
+        self._transport.request("DELETE", self.path_of(kind, name_or_id, installation=installation))
         return name_or_id
 
     def deploy(self, agent: str) -> Resource:

@@ -208,7 +208,7 @@ class RuntimeFailure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HarnessStatus:
-    """`serving` only after an authenticated handshake; `failed` with the held document, unvalidated."""
+    """`serving` only after an authenticated handshake; `failed` with the held document's `runtimeFailure` object, unvalidated."""
 
     state: Literal["starting", "serving", "failed"]
     failure_document: Json = None

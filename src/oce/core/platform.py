@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from oce.core.runtime.limits import LogGate
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -39,6 +41,7 @@ class Platform:
     clock: Clock
     installation_id: str
     settings: Settings = field(default_factory=Settings)
+    log_gate: LogGate = field(default_factory=LogGate)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

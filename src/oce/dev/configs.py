@@ -137,7 +137,7 @@ def agentgw_toml(state: StateDirectory, ports: Ports, identity: ServerIdentity) 
     """Return the Agent Gateway's configuration."""
     values: dict[str, str | int] = {
         "listen": f"127.0.0.1:{ports.gateway}",
-        "tls_certificate": str(identity.certificate),
+        "tls_cert": str(identity.certificate),
         "tls_key": str(identity.key),
         "routes_dir": str(state.routes),
         "control_socket": str(state.run / "agentgw.sock"),

@@ -31,7 +31,7 @@ from oce.dev.machine import Machine, MachinePlan, Step
 from oce.dev.pki import ensure_identity
 from oce.dev.programs import Program
 from oce.dev.state import Ports, StateDirectory, write_private
-from oce.dev.traces import secret_in_reach, traces_of
+from oce.dev.traces import sandboxes_of, secret_in_reach, traces_of
 from oce.domain.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -41,13 +41,15 @@ MODEL: Final = "gpt-5.1-codex"
 ENDPOINT: Final = "api.openai.com"
 DENIED_HOST: Final = "example.com"
 _LOOK: Final = (
-    'echo "what the Sandbox sees of the key:"; cat "$CODEX_HOME/auth.json"; echo; '
+    "echo \"what the Sandbox sees of the key (':' shown as '|'):\"; tr ':' '|' < \"$CODEX_HOME/auth.json\"; echo; "
     f"echo 'asking https://{DENIED_HOST}/ :'; "
-    f'/usr/bin/python3 -I -c "import urllib.request,urllib.error; '
+    '/usr/bin/python3 -I -c "import urllib.request,urllib.error; '
     f'exec(\'try:\\n print(urllib.request.urlopen(\\"https://{DENIED_HOST}/\\", timeout=10).status)\\n'
     "except urllib.error.HTTPError as e:\\n print(e.code, e.read().decode())\\n"
     "except Exception as e:\\n print(type(e).__name__, e)')\""
 )
+"""The tool's command. Colons are replaced because the egress process refuses a request whose body carries a placeholder, and what a
+tool prints goes to the model."""
 
 
 @dataclass(slots=True)
@@ -60,6 +62,7 @@ class _Report:
     denied: str = ""
     left_over: int = -1
     steps: dict[str, float] = field(default_factory=dict)
+    sandboxes: frozenset[str] = frozenset()
 
     def line(self) -> str:
         """Return the last line of the demonstration."""
@@ -92,7 +95,8 @@ def run(*, keep: bool) -> int:
         click.echo(f"kept {root}")
     else:
         shutil.rmtree(root, ignore_errors=True)
-    left = () if keep else traces_of(root, own_pids=(os.getpid(), os.getppid()))
+    own = (os.getpid(), os.getppid())
+    left = () if keep else traces_of(root, sandboxes=report.sandboxes, own_pids=own)
     for trace in left:
         click.echo(f"left over: {trace}", err=True)
     report.left_over = len(left)
@@ -133,6 +137,7 @@ async def _demonstrate(root: Path, report: _Report) -> None:
             write_private(state.keys / "model.key", key)
             await machine.keeper.start(_model_server(state, ports))
         await asyncio.to_thread(_story, machine.context, key, state, report)
+        report.sandboxes = sandboxes_of(state.sandboxd)
     click.echo("stopped everything")
 
 
@@ -182,10 +187,17 @@ def _model_server(state: StateDirectory, ports: Ports) -> Program:
 
 
 def _story(context: Context, key: str, state: StateDirectory, report: _Report) -> None:
-    client = Client(context)
+    client, turns = Client(context), Turns(context)
+    try:
+        _tell(client, turns, key, state, report)
+    finally:
+        client.close()
+        turns.close()
+
+
+def _tell(client: Client, turns: Turns, key: str, state: StateDirectory, report: _Report) -> None:
     agent = _create(client, key)
     _deploy(client, agent, report)
-    turns = Turns(context)
     namespace = client.namespace()
     click.echo("\nturn 1: Say hello.")
     started = time.monotonic()
@@ -249,8 +261,12 @@ def _deploy(client: Client, agent: str, report: _Report) -> None:
     last: dict[str, Any] = {}
     for event in client.deployment_events(agent, revision["id"]):
         last = event.data
-        if event.name == "step":
-            click.echo(f"  {last.get('step', ''):<22} {last.get('durationMs') or 0:7.0f} ms")
+        if (
+            event.name == "step"
+            and last.get("durationMs") is not None
+            and last.get("outcome") != "started"
+        ):
+            click.echo(f"  {last.get('step', ''):<22} {last['durationMs']:7.0f} ms")
     report.deploy_ms = (time.monotonic() - started) * 1000
     view = client.read(f"{client.path_of(AGENT, agent)}/deployments/{revision['id']}")
     if view["status"] != "succeeded":
@@ -274,11 +290,12 @@ def _turn(
 
 
 def _denial(answer: str) -> str:
-    """Return the sentence that explains the denied connection, out of the proxy's 403 document."""
-    found = re.search(r'"detail"\s*:\s*"((?:[^"\\]|\\.)*)"', answer)
+    """Return the sentence that explains the denied connection, out of the proxy's 403 document in the tool's output."""
+    found = re.search(r'\{"error":"policy_denied".*\}', answer)
     if found is None:
         return ""
-    return str(json.loads(f'"{found[1]}"'))
+    document, _ = json.JSONDecoder().raw_decode(found[0])
+    return f"{document['binary']} may not connect to {document['host']}:{document['port']}: {document['detail']}"
 
 
 def _show_logs(root: Path) -> None:

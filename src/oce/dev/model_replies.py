@@ -89,16 +89,16 @@ def _content(content: object) -> str:
 
 
 def _tool_output(output: object) -> str:
-    """Tool output arrives as text, as content parts, or as JSON text with a member ``output``."""
-    if isinstance(output, list):
-        return _content(output)
-    if not isinstance(output, str):
-        return json.dumps(output)
+    """Return what the command wrote: Codex frames it with lines about time and exit code, the last of which is ``Output:``."""
+    text = output if isinstance(output, str) else _content(output) or json.dumps(output)
     try:
-        inner = json.loads(output)
+        inner = json.loads(text)
     except ValueError:
-        return output
-    return str(inner["output"]) if isinstance(inner, dict) and "output" in inner else output
+        inner = None
+    if isinstance(inner, dict) and "output" in inner:
+        text = str(inner["output"])
+    _, framed, written = text.partition("\nOutput:\n")
+    return written if framed else text
 
 
 def reply_text(said: list[Said]) -> str:

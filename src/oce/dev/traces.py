@@ -5,22 +5,36 @@ The demonstration prints the count and the acceptance tests require zero. It loo
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 
-def traces_of(root: Path, own_pids: Iterable[int] = ()) -> tuple[str, ...]:
-    """Return a line per process, mount or control group that still mentions the directory; `own_pids` are not counted."""
+_SANDBOX_ID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+def sandboxes_of(sandboxd: Path) -> frozenset[str]:
+    """Return the ids of the Sandboxes that a sandboxd keeps folders for; ask while it still has them."""
+    return frozenset(p.name for p in sandboxd.rglob("*") if _SANDBOX_ID.fullmatch(p.name))
+
+
+def traces_of(
+    root: Path, *, sandboxes: frozenset[str] = frozenset(), own_pids: Iterable[int] = ()
+) -> tuple[str, ...]:
+    """Return a line per process, mount or control group that is left of a directory and of its Sandboxes.
+
+    `own_pids` are not counted.
+    """
     needle = str(root)
     found = [
         f"process {pid}: {command}" for pid, command in _processes(needle, frozenset(own_pids))
     ]
     mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     found += [f"mount {line.split()[4]}" for line in mounts if needle in line]
-    found += [f"control group {group}" for group in _control_groups(root)]
+    found += [f"control group {group}" for group in _control_groups(sandboxes)]
     if root.exists():
         found.append(f"directory {root}")
     return tuple(found)
@@ -43,16 +57,11 @@ def _processes(needle: str, own: frozenset[int]) -> Iterator[tuple[int, str]]:
             )
 
 
-def _control_groups(root: Path) -> list[str]:
-    """Return our groups whose name carries a Sandbox that this directory knew; sandboxd names them `oce-<sandbox id>`."""
-    known = (
-        {path.name for path in (root / "sandboxd").rglob("*") if path.is_dir()}
-        if root.exists()
-        else set()
-    )
+def _control_groups(sandboxes: frozenset[str]) -> list[str]:
+    """Return the groups of those Sandboxes, in either version's hierarchy; sandboxd names them `oce-<sandbox id>`."""
     base = Path("/sys/fs/cgroup")
     groups = [path for pattern in ("oce-*", "*/oce-*") for path in base.glob(pattern)]
-    return [str(path) for path in groups if not known or path.name.removeprefix("oce-") in known]
+    return [str(path) for path in groups if path.name.removeprefix("oce-") in sandboxes]
 
 
 def secret_in_reach(secret: str, agents: Path) -> tuple[str, ...]:

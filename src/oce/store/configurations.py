@@ -63,6 +63,12 @@ async def lock(tx: Tx, namespace_id: str, configuration_id: str) -> Configuratio
     return _record(row) if row else None
 
 
+async def hold(tx: Tx, namespace_id: str, configuration_id: str) -> ConfigurationRecord | None:
+    """Return a record and keep it from being deleted until this transaction, which refers to it, ends."""
+    row = await tx.one(f"{_BY_ID} FOR KEY SHARE", namespace_id=namespace_id, id=configuration_id)
+    return _record(row) if row else None
+
+
 async def page(
     reader: Reader, namespace_id: str, after: tuple[str, str], count: int
 ) -> Sequence[ConfigurationRecord]:

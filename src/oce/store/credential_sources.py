@@ -65,10 +65,16 @@ async def many(
 
 async def lock(
     tx: Tx, namespace_id: str, source_id: str
-) -> tuple[CredentialSource, datetime] | None:
-    """Return a source and when its last effect was sent, and keep references from appearing meanwhile."""
+) -> tuple[CredentialSource, datetime | None] | None:
+    """Return a source and when its last unanswered effect was sent, and keep references from appearing meanwhile."""
     row = await tx.one(f"{_BY_ID} FOR UPDATE OF s", namespace_id=namespace_id, id=source_id)
     return (_source(row), row["effect_at"]) if row else None
+
+
+async def hold(tx: Tx, namespace_id: str, source_id: str) -> CredentialSource | None:
+    """Return a source and keep it from being deleted until this transaction, which refers to it, ends."""
+    row = await tx.one(f"{_BY_ID} FOR KEY SHARE OF s", namespace_id=namespace_id, id=source_id)
+    return _source(row) if row else None
 
 
 async def page(
@@ -137,8 +143,8 @@ async def set_state(
     )
 
 
-async def touch(tx: Tx, source_id: str, at: datetime) -> None:
-    """Record that an effect is about to be sent to the gateway."""
+async def touch(tx: Tx, source_id: str, at: datetime | None) -> None:
+    """Record that an effect is about to be sent to the gateway; None once every sent one was answered."""
     await tx.run(
         "UPDATE occ.credential_sources SET effect_at = %(at)s WHERE id = %(id)s",
         id=source_id,

@@ -214,10 +214,12 @@ async def bindings_of(reader: Reader, subject_id: str, role_id: str) -> Sequence
 
 
 async def lock_unscoped_bindings(tx: Tx, role_id: str) -> Sequence[AccessBinding]:
-    """Return the Installation-wide bindings of a role and keep others from removing them."""
+    """Return the Installation-wide bindings of a role; whoever asks next waits until this transaction ends."""
+    # Row locks need the right to update, which the application role has on no binding.
+    await tx.one("SELECT pg_advisory_xact_lock(%(key)s) AS locked", key=0x6F636503)
     rows = await tx.all(
         f"SELECT {_BINDING} FROM occ.iam_access_bindings WHERE role_id = %(role)s"  # noqa: S608 - constants of this module
-        " AND namespace_id IS NULL AND resource_id IS NULL ORDER BY id FOR UPDATE",
+        " AND namespace_id IS NULL AND resource_id IS NULL ORDER BY id",
         role=role_id,
     )
     return [_binding(row) for row in rows]
@@ -256,3 +258,13 @@ async def remove_targeting(tx: Tx, resource_kind: str, resource_id: str) -> list
         id=resource_id,
     )
     return sorted(row["id"] for row in rows)
+
+
+async def revision_exists(reader: Reader, namespace_id: str, revision_id: str) -> bool:
+    """Tell whether a revision is there to be a binding's target."""
+    row = await reader.one(
+        "SELECT 1 AS found FROM occ.agent_revisions WHERE namespace_id = %(namespace)s AND id = %(id)s",
+        namespace=namespace_id,
+        id=revision_id,
+    )
+    return row is not None

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from psycopg.types.json import Jsonb
 
 from oce.store import queue_sql
-from oce.store.errors import ConstraintViolated, TransactionLost
+from oce.store.errors import ConstraintViolated, StoreError, TransactionLost
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -103,6 +103,15 @@ class Recovered:
     failed: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aggregates:
+    """The state of queue and Agents as gauges show it; `agents` by lifecycle state, zero states left out."""
+
+    pending: int
+    oldest_age: float
+    agents: Mapping[str, int]
+
+
 def reason_code(text: str) -> str:
     """Return a code fit for the column: upper case, other characters `_`, at most 64."""
     return _NOT_REASON.sub("_", text.upper())[:REASON_MAX] or "UNKNOWN_FAILURE"
@@ -118,12 +127,15 @@ def checked_result(code: str, data: Json | None, *, succeeded: bool) -> Json | N
     elif code == "CONVERGENCE_DEADLINE_EXCEEDED":
         if set(data) <= {"timeoutMs", "runtimeFailure"} and int(data["timeoutMs"]) > 0:
             return data
-    elif set(data) == {"runtimeFailure"} and _is_runtime_failure(data["runtimeFailure"]):
+    elif code == "RUNTIME_MODEL_PROBE_FAILED" and _is_runtime_failure(data):
         return data
     raise ValueError(f"{code} does not carry this result")
 
 
-def _is_runtime_failure(found: Json) -> bool:
+def _is_runtime_failure(data: Json) -> bool:
+    if set(data) != {"runtimeFailure"}:
+        return False
+    found = data["runtimeFailure"]
     names = ("component", "check", "checkedAt", "code")
     return set(found) <= {*names, "cause"} and all(
         isinstance(found.get(name), str) and _EVIDENCE_ID.fullmatch(found[name]) for name in names
@@ -284,6 +296,14 @@ class WorkQueue:
         async with self._db.read() as reader:
             row = await reader.one(queue_sql.PENDING)
         return 0 if row is None else int(row["pending"])
+
+    async def aggregates(self) -> Aggregates:
+        """Return what the gauges show, from one statement."""
+        async with self._db.read() as reader:
+            row = await reader.one(queue_sql.AGGREGATES)
+        if row is None:
+            raise StoreError("no aggregates")
+        return Aggregates(pending=row["pending"], oldest_age=row["oldest"], agents=row["agents"])
 
     async def _move(
         self, claim: Claim, statement: str, steps: Sequence[Step], tx: Tx | None, **params: object

@@ -204,3 +204,27 @@ SELECT idempotency_key FROM moved"""
 PENDING: Final = (
     "SELECT count(*) AS pending FROM occ.controller_work WHERE state IN ('queued', 'claimed')"
 )
+
+AGGREGATES: Final = """
+SELECT (SELECT count(*) FROM occ.controller_work WHERE state IN ('queued', 'claimed')) AS pending,
+    COALESCE((SELECT extract(epoch FROM clock_timestamp() - min(created_at))::float8 FROM occ.controller_work
+        WHERE state IN ('queued', 'claimed')), 0) AS oldest,
+    COALESCE((SELECT jsonb_object_agg(s.state, s.agents) FROM (
+        SELECT CASE
+            WHEN a.status = 'deleting' THEN CASE WHEN o.state = 'failed_permanent' THEN 'failed' ELSE 'stopping' END
+            WHEN r.id IS NULL AND o.state IS NULL THEN 'draft'
+            WHEN a.desired_runtime_state = 'stopped' THEN CASE
+                WHEN o.state = 'failed_permanent' THEN 'failed'
+                WHEN a.active_revision_id IS NOT NULL OR o.state IN ('queued', 'claimed') THEN 'stopping'
+                ELSE 'stopped' END
+            WHEN d.state = 'failed_permanent' THEN 'failed'
+            WHEN d.state = 'succeeded' AND a.active_revision_id = r.id THEN 'running'
+            ELSE 'deploying' END AS state, count(*) AS agents
+        FROM occ.agents a
+        LEFT JOIN LATERAL (SELECT id FROM occ.agent_revisions WHERE agent_id = a.id
+            ORDER BY revision_number DESC LIMIT 1) r ON true
+        LEFT JOIN LATERAL (SELECT state FROM occ.controller_work WHERE agent_id = a.id AND revision_id = r.id
+            AND agent_target IS NULL ORDER BY created_at DESC LIMIT 1) d ON true
+        LEFT JOIN LATERAL (SELECT state FROM occ.controller_work WHERE agent_id = a.id AND revision_id IS NULL
+            ORDER BY created_at DESC LIMIT 1) o ON true
+        GROUP BY 1) s), '{}'::jsonb) AS agents"""

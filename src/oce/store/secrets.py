@@ -60,6 +60,12 @@ async def lock(tx: Tx, namespace_id: str, secret_id: str) -> Secret | None:
     return _secret(row) if row else None
 
 
+async def hold(tx: Tx, namespace_id: str, secret_id: str) -> Secret | None:
+    """Return a Secret's record and keep it from being deleted until this transaction, which refers to it, ends."""
+    row = await tx.one(f"{_BY_ID} FOR KEY SHARE", namespace_id=namespace_id, id=secret_id)
+    return _secret(row) if row else None
+
+
 async def page(
     reader: Reader, namespace_id: str, after: tuple[str, str], count: int
 ) -> Sequence[Secret]:

@@ -259,8 +259,8 @@ credential_sources = Table(
     _id("driver_id"),
     Column("state", Text, nullable=False),
     _created(),
-    # Ours: when the last registration or update was sent; an aborted one may land until 30 s later.
-    _created("effect_at"),
+    # Ours: when the last registration or update was sent whose answer is not known; it may land until 30 s after we gave up.
+    _moment("effect_at"),
     _named(),
     _one_of("state", "registering", "ready", "deleting"),
     ForeignKeyConstraint(["namespace_id"], ["occ.namespaces.id"]),

@@ -34,7 +34,7 @@ SANDBOX = "sb-1"
 PATIENCE = 10.0
 
 
-def api_endpoint(host: str = API, **changes: Any) -> Endpoint:
+def api_endpoint(host: str = API, **changes: object) -> Endpoint:
     """Return an enforced REST endpoint that allows everything, changed as asked."""
     values: dict[str, Any] = {
         "ports": (443,),
@@ -106,7 +106,7 @@ class Served:
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Open a TLS connection from inside as `PYTHON`; `sni` defaults to the host."""
         sock = await self.inside.connect(address or socket.inet_ntoa(address_v4(host)), port)
-        name = host if sni == "" else sni  # noqa: PLC1901 - None asks for no name at all
+        name = host if sni == "" else sni
         context = self.trust
         if name is None:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -121,9 +121,11 @@ class Served:
         sock = await self.inside.connect(address or socket.inet_ntoa(address_v4(host)), port)
         return await asyncio.open_connection(sock=sock)
 
-    async def exchange(self, raw: bytes, host: str = API, **options: Any) -> bytes:
+    async def exchange(
+        self, raw: bytes, host: str = API, *, sni: str | None = "", address: str = ""
+    ) -> bytes:
         """Send bytes over TLS and return all that comes back until the connection ends."""
-        reader, writer = await self.open(host, **options)
+        reader, writer = await self.open(host, sni=sni, address=address)
         return await self.converse(reader, writer, raw)
 
     @staticmethod
@@ -145,7 +147,7 @@ class Served:
     async def settled(self, condition: Callable[[], bool]) -> None:
         """Wait until a condition holds. Raises TimeoutError."""
         async with asyncio.timeout(PATIENCE):
-            while not condition():
+            while not condition():  # noqa: ASYNC110 - the condition is any fact, not an event
                 await asyncio.sleep(0.005)
 
 

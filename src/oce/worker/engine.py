@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
 
-from oce.store.errors import StoreError
+from oce.store.errors import StoreError, StoreUnavailable
 from oce.store.queue import ClaimLost, WorkKind, WorkQueue
 from oce.store.tables import WORK_CHANNEL
 from oce.worker.classify import bounded, classify, readiness_delay, unknown_fault
@@ -23,17 +23,19 @@ from oce.worker.lease import LeaseKeeper, StepRecorder
 from oce.worker.outcomes import Instead, Pending, Permanent, Retry, Success
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from oce.observability.metrics import WorkerMetrics
     from oce.store.database import Database
-    from oce.store.queue import Claim
+    from oce.store.queue import Claim, Step
     from oce.worker.outcomes import Outcome
     from oce.worker.settings import WorkerSettings
 
 _LOG = structlog.get_logger()
 _RECONNECT_FIRST: Final = 0.05
 _RECONNECT_MAX: Final = 5.0
+_DOUBTFUL: Final = 0.25
+"""Pause between two looks at a database that did not answer."""
 _ABANDON_AFTER: Final = 0.5
 """How long a cancelled pass may take to end before its lane goes on without it."""
 OPERATIONS: Final = {
@@ -65,21 +67,21 @@ class Pass(Protocol):
 
 
 class Engine:
-    """Runs passes until told to stop."""
+    """Runs passes until told to stop; `passes` is set once before, because passes publish through this engine's queue."""
 
     def __init__(
         self,
         db: Database,
-        passes: Mapping[WorkKind, Pass],
         settings: WorkerSettings,
         *,
         metrics: WorkerMetrics | None = None,
     ) -> None:
         self._db = db
-        self._passes = passes
+        self.passes: Mapping[WorkKind, Pass] = {}
         self._settings = settings
         self._metrics = metrics
         self._wake = asyncio.Event()
+        self._doubt = asyncio.Event()
         self._watch = asyncio.Lock()
         self._abandoned: set[asyncio.Task[None]] = set()
         self.queue = WorkQueue(db, lease_seconds=settings.lease, max_attempts=settings.max_attempts)
@@ -127,15 +129,15 @@ class Engine:
         keep = asyncio.create_task(keeper.keep())
         try:
             await asyncio.wait({work, keep}, return_when=asyncio.FIRST_COMPLETED)
-            if not work.done():
+            if work.done():
+                work.result()
+                label = _LABELS[type(outcome[0])]
+            else:
                 await self._abandon(work)
-                raise ClaimLost(claim.key)
-            work.result()
-            label = _LABELS[type(outcome[0])]
+                label = self._lost(claim)
         except ClaimLost:
-            label = "claim_lost"
-            _LOG.error("worker.error", code="CLAIM_LOST", **_identity(claim))
-        except StoreError as error:
+            label = self._lost(claim)
+        except Exception as error:  # noqa: BLE001 - a lane outlives every pass; the lease hands the work on
             _LOG.error(
                 "worker.error", code="WORKER_UNAVAILABLE", **_identity(claim), exc_info=error
             )
@@ -144,8 +146,9 @@ class Engine:
             raise
         finally:
             keep.cancel()
-            with suppress(ClaimLost, StoreError, asyncio.CancelledError):
-                await keep
+            await asyncio.wait({keep})
+            if not keep.cancelled():
+                keep.exception()
             self._record(claim, label, begun, outcome)
         return label
 
@@ -162,19 +165,37 @@ class Engine:
             max_attempts=self._settings.max_attempts,
         )
         if isinstance(outcome, Permanent):
-            outcome = await self._passes[claim.kind].refused(claim, step, outcome)
+            async with asyncio.timeout(self._settings.pass_limit):
+                outcome = await self.passes[claim.kind].refused(claim, step, outcome)
         keeper.publish()
         try:
-            await self._publish(claim, step, outcome)
+            await self._publish_while(keeper, claim, step, outcome)
         except Instead as other:
             outcome = other.outcome
-            await self._publish(claim, step, outcome)
+            await self._publish_while(keeper, claim, step, outcome)
         published.append(outcome)
+
+    async def _publish_while(
+        self, keeper: LeaseKeeper, claim: Claim, step: StepRecorder, outcome: Outcome
+    ) -> None:
+        """Publish; when the database was away and wrote nothing, try again as long as the lease lasts."""
+        steps = step.end(
+            _STEP_OUTCOMES[type(outcome)], None if isinstance(outcome, Success) else outcome.code
+        )
+        while True:
+            try:
+                await self._publish(claim, steps, outcome)
+            except StoreUnavailable:
+                if keeper.left() <= _RECONNECT_FIRST:
+                    raise
+                await asyncio.sleep(_RECONNECT_FIRST)
+            else:
+                return
 
     async def _guarded(self, claim: Claim, step: StepRecorder) -> Outcome:
         try:
             async with asyncio.timeout(self._settings.pass_limit):
-                return await self._passes[claim.kind].run(claim, step)
+                return await self.passes[claim.kind].run(claim, step)
         except ClaimLost:
             raise
         except Exception as error:  # noqa: BLE001 - the classifier has an answer for everything a pass can raise
@@ -182,17 +203,14 @@ class Engine:
                 _LOG.warning("worker.pass-fault", **_identity(claim), exc_info=error)
             return classify(error)
 
-    async def _publish(self, claim: Claim, step: StepRecorder, outcome: Outcome) -> None:
+    async def _publish(self, claim: Claim, steps: Sequence[Step], outcome: Outcome) -> None:
         """Write the outcome under the live claim; one transaction with everything that must come true with it."""
-        code = None if isinstance(outcome, Success) else outcome.code
-        steps = step.end(_STEP_OUTCOMES[type(outcome)], code)
         queue = self.queue
         match outcome:
-            case Success(apply=None):
-                await queue.complete(claim, outcome.reason, data=outcome.data, steps=steps)
-            case Success(apply=apply):
+            case Success():
                 async with self._db.transact() as tx:
-                    await apply(tx)
+                    if outcome.apply is not None:
+                        await outcome.apply(tx)
                     await queue.complete(
                         claim, outcome.reason, data=outcome.data, steps=steps, tx=tx
                     )
@@ -230,6 +248,7 @@ class Engine:
                 continue
             self._wake.set()
             await self.process(claim)
+            self.health.progress()
             self._wake.set()
 
     async def _listen(self) -> None:
@@ -243,7 +262,7 @@ class Engine:
                     while await listener.wait(self._settings.listen_idle):
                         self._wake.set()
             except (StoreError, OSError) as error:
-                self._unavailable(error)
+                _LOG.error("worker.error", code="WORKER_UNAVAILABLE", exc_info=error)
                 self._line(up=False)
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, _RECONNECT_MAX)
@@ -271,15 +290,29 @@ class Engine:
                 self.health.reading = True
                 _LOG.debug("worker.health", pending=pending)
             except StoreError as error:
+                if self.health.reading:
+                    _LOG.error("worker.error", code="HEALTH_UNAVAILABLE", exc_info=error)
                 self.health.reading = False
-                _LOG.error("worker.error", code="HEALTH_UNAVAILABLE", exc_info=error)
             self.health.report()
-            await asyncio.sleep(self._settings.health if self.health.ready else self._settings.poll)
+            self._doubt.clear()
+            if not self.health.reading:
+                await asyncio.sleep(_DOUBTFUL)
+                continue
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._settings.health):
+                    await self._doubt.wait()
 
     def _unavailable(self, error: Exception) -> None:
+        """Note an outage; one line for it, however many lanes notice."""
+        if self.health.reading:
+            _LOG.error("worker.error", code="WORKER_UNAVAILABLE", exc_info=error)
         self.health.reading = False
         self.health.report()
-        _LOG.error("worker.error", code="WORKER_UNAVAILABLE", exc_info=error)
+        self._doubt.set()
+
+    def _lost(self, claim: Claim) -> str:
+        _LOG.error("worker.error", code="CLAIM_LOST", **_identity(claim))
+        return "claim_lost"
 
     async def _hand_back(self, claim: Claim, work: asyncio.Task[None]) -> None:
         """Shut down in order: the effect ends first, then the claim goes back; if it does not end, the lease decides."""

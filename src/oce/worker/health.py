@@ -30,7 +30,7 @@ class Health:
         return self.listening and self.reading
 
     def progress(self) -> None:
-        """The loop moved."""
+        """Note that the loop moved."""
         now = time.monotonic()
         if self._liveness is not None and now - self._moved >= self._throttle:
             self._moved = now

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    _Positive = Callable[[str, int], int]
+    from collections.abc import Mapping
 
 _POSITIVE_MAX: Final = 2**53 - 1
+_PORT_MAX: Final = 65535
+_LANES_MAX: Final = 256
+_LOG_LEVELS: Final = frozenset(("debug", "info", "warn", "error"))
 
 
 class WorkerSettingsRefused(Exception):  # noqa: N818 - a refusal is the answer of a judgement
@@ -66,62 +67,74 @@ class WorkerProcess:
     log_level: str = "info"
 
 
-def from_environment(environment: Mapping[str, str]) -> WorkerProcess:
-    """Read and check the variables. Raises WorkerSettingsRefused."""
+class _Variables:
+    """The environment with the few shapes that a variable may have."""
 
-    def required(name: str) -> str:
-        value = environment.get(name, "")
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._found = environment
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._found
+
+    def required(self, name: str) -> str:
+        value = self._found.get(name, "")
         if not value:
             raise WorkerSettingsRefused(f"{name} is required")
         return value
 
-    def positive(name: str, default: int) -> int:
-        text = environment.get(name)
+    def one_of(self, name: str, default: str, values: frozenset[str]) -> str:
+        value = self._found.get(name, default)
+        if value not in values:
+            raise WorkerSettingsRefused(f"{name} must be one of {', '.join(sorted(values))}")
+        return value
+
+    def positive(self, name: str, default: int, highest: int = _POSITIVE_MAX) -> int:
+        text = self._found.get(name)
         if text is None:
             return default
-        if not text.isascii() or not text.isdigit() or not 0 < int(text) <= _POSITIVE_MAX:
-            raise WorkerSettingsRefused(f"{name} must be a positive integer")
+        if not (text.isascii() and text.isdigit() and 0 < int(text) <= highest):
+            raise WorkerSettingsRefused(f"{name} must be a positive integer up to {highest}")
         return int(text)
 
-    def path(name: str) -> Path | None:
-        text = environment.get(name)
+    def path(self, name: str) -> Path | None:
+        text = self._found.get(name)
         if not text:
             return None
         if not Path(text).is_absolute():
             raise WorkerSettingsRefused(f"{name} must be an absolute path")
         return Path(text)
 
-    config = path("OCC_CONFIG_PATH")
+
+def from_environment(environment: Mapping[str, str]) -> WorkerProcess:
+    """Read and check the variables. Raises WorkerSettingsRefused."""
+    found = _Variables(environment)
+    config = found.path("OCC_CONFIG_PATH")
     if config is None:
         raise WorkerSettingsRefused("OCC_CONFIG_PATH is required")
     return WorkerProcess(
-        database_url=required("OCC_DATABASE_URL"),
+        database_url=found.required("OCC_DATABASE_URL"),
         config_path=config,
         worker=WorkerSettings(
-            lanes=positive("OCC_WORKER_LANES", 8),
-            poll=positive("OCC_WORKER_POLL_INTERVAL_MS", 250) / 1000,
-            lease=positive("OCC_WORKER_LEASE_DURATION_MS", 5000) / 1000,
-            max_attempts=positive("OCC_WORKER_MAX_ATTEMPTS", 5),
-            convergence_timeout=positive("OCC_WORKER_CONVERGENCE_TIMEOUT_MS", 900_000) / 1000,
-            database_timeout=positive("OCC_WORKER_DATABASE_TIMEOUT_MS", 60_000) / 1000,
-            readiness_path=path("OCC_WORKER_READINESS_PATH"),
-            liveness_path=path("OCC_WORKER_LIVENESS_PATH"),
+            lanes=found.positive("OCC_WORKER_LANES", 8, _LANES_MAX),
+            poll=found.positive("OCC_WORKER_POLL_INTERVAL_MS", 250) / 1000,
+            lease=found.positive("OCC_WORKER_LEASE_DURATION_MS", 5000) / 1000,
+            max_attempts=found.positive("OCC_WORKER_MAX_ATTEMPTS", 5),
+            convergence_timeout=found.positive("OCC_WORKER_CONVERGENCE_TIMEOUT_MS", 900_000) / 1000,
+            database_timeout=found.positive("OCC_WORKER_DATABASE_TIMEOUT_MS", 60_000) / 1000,
+            readiness_path=found.path("OCC_WORKER_READINESS_PATH"),
+            liveness_path=found.path("OCC_WORKER_LIVENESS_PATH"),
         ),
-        metrics=_metrics(environment, positive),
-        log_level=environment.get("OCC_LOG_LEVEL", "info"),
+        metrics=_metrics(found),
+        log_level=found.one_of("OCC_LOG_LEVEL", "info", _LOG_LEVELS),
     )
 
 
-def _metrics(environment: Mapping[str, str], positive: _Positive) -> Listen | None:
-    enabled = environment.get("OCC_METRICS_ENABLED", "false")
-    if enabled not in {"true", "false"}:
-        raise WorkerSettingsRefused("OCC_METRICS_ENABLED must be true or false")
-    named = {"OCC_METRICS_HOST", "OCC_METRICS_PORT"} & set(environment)
-    if enabled == "false":
+def _metrics(found: _Variables) -> Listen | None:
+    named = [name for name in ("OCC_METRICS_HOST", "OCC_METRICS_PORT") if name in found]
+    if found.one_of("OCC_METRICS_ENABLED", "false", frozenset(("true", "false"))) == "false":
         if named:
-            raise WorkerSettingsRefused(f"{min(named)} needs OCC_METRICS_ENABLED=true")
+            raise WorkerSettingsRefused(f"{named[0]} needs OCC_METRICS_ENABLED=true")
         return None
-    return Listen(
-        host=environment.get("OCC_METRICS_HOST", "127.0.0.1"),
-        port=positive("OCC_METRICS_PORT", 9464),
-    )
+    found.required("OCC_METRICS_PORT")
+    host = found.required("OCC_METRICS_HOST") if "OCC_METRICS_HOST" in found else "127.0.0.1"
+    return Listen(host=host, port=found.positive("OCC_METRICS_PORT", 0, _PORT_MAX))

@@ -8,17 +8,18 @@ import socket
 import time
 import uuid
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path  # noqa: TC003 - annotation of a dataclass field
 
 import grpc
 import pytest
 from openshell import SandboxClient, TlsConfig
 from openshell._proto import datamodel_pb2, openshell_pb2, openshell_pb2_grpc
+from openshell.errors import from_grpc_error
 
 from oce.sandboxd.api.server import OpenGateway, open_gateway
 from oce.sandboxd.config import parse_config
 from oce.sandboxd.lifecycle.clock import SystemClock
-from oce.sandboxd.place import ExecExit, ExecOutput, ExitStatus, NotRunningError
+from oce.sandboxd.place import ExecExit, ExecOutput, ExitStatus
 from oce.sandboxd.state.directory import StateDirectory
 from oce.sandboxd.state.keys import Keys, ensure_keys
 
@@ -41,7 +42,11 @@ class FakeRunning:
     async def connect(self, port):
         sock = socket.socket()
         sock.setblocking(False)  # noqa: FBT003 - the method takes no keyword
-        await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", self.ports[port]))
+        try:
+            await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", self.ports[port]))
+        except OSError:
+            sock.close()
+            raise
         return sock
 
     async def exec(self, request):
@@ -167,6 +172,29 @@ class FakeEgress:
             raise ConnectionError("egress is away")
 
 
+class FakeClock:
+    """Time that stands still until a test moves it."""
+
+    def __init__(self):
+        self.time = 1_000_000.0
+        self._sleepers = []
+
+    def now(self):
+        return self.time
+
+    async def sleep(self, seconds):
+        done = asyncio.get_running_loop().create_future()
+        self._sleepers.append((self.time + seconds, done))
+        await done
+
+    def advance(self, seconds):
+        self.time += seconds
+        for due, done in self._sleepers:
+            if due <= self.time and not done.done():
+                done.set_result(None)
+        self._sleepers = [item for item in self._sleepers if not item[1].done()]
+
+
 @dataclass
 class World:
     """One gateway and what tests need of it."""
@@ -177,6 +205,7 @@ class World:
     gateway: OpenGateway | None = None
     port: int = 0
     extra: dict = field(default_factory=dict)
+    clock: object = field(default_factory=SystemClock)
 
     @property
     def keys(self) -> Keys:
@@ -204,13 +233,23 @@ class World:
             place=self.place,
             egress=self.egress,
             revive_egress=self.egress.revive,
-            clock=SystemClock(),
+            clock=self.clock,
         )
 
     async def close(self) -> None:
         if self.gateway is not None:
             await self.gateway.close()
             self.gateway = None
+
+    async def reopen(self) -> None:
+        """Restart the gateway; what "runs" in the fake place runs on."""
+        await self.close()
+        await self.open()
+
+    def main(self, name="one"):
+        """Return the running main process of the only, or the named, Sandbox."""
+        record = self.gateway.store.read.named("sandbox", "default", name)
+        return self.place.running.get(record.id)
 
     def sdk(self) -> SandboxClient:
         return SandboxClient(f"127.0.0.1:{self.port}", tls=self.tls, timeout=10)
@@ -287,14 +326,36 @@ def tools():
         new_id = staticmethod(lambda: str(uuid.uuid4()))
 
         @staticmethod
-        async def ready(control, name):
-            async def phase():
+        async def phase(control, name, wanted):
+            async def reached():
                 response = await control.GetSandbox(
                     openshell_pb2.GetSandboxRequest(**in_default(name=name))
                 )
-                return response if response.sandbox.status.phase == 2 else None
+                return response if response.sandbox.status.phase == wanted else None
 
-            return await eventually(phase)
+            return await eventually(reached)
+
+        @classmethod
+        async def ready(cls, control, name):
+            return await cls.phase(control, name, openshell_pb2.SANDBOX_PHASE_READY)
+
+        @staticmethod
+        async def create(control, name="one", **fields):
+            request = openshell_pb2.CreateSandboxRequest(**in_default(name=name, **fields))
+            return await control.CreateSandbox(request)
+
+        @staticmethod
+        @contextlib.asynccontextmanager
+        async def refused(code, *words):
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                yield caught
+            assert caught.value.code() is code, caught.value.details()
+            for word in words:
+                assert word in caught.value.details()
+
+        @staticmethod
+        def reason(error):
+            return from_grpc_error(error).error_info.reason
 
         @staticmethod
         async def gone(control, name):
@@ -308,5 +369,6 @@ def tools():
 
             await eventually(absent)
 
-    _ = NotRunningError
+        clock = FakeClock
+
     return Tools

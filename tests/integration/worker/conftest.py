@@ -2,13 +2,36 @@
 
 from __future__ import annotations
 
+import dataclasses
+import logging
+import tempfile
 import uuid
 from dataclasses import dataclass
+from pathlib import Path
 
+import psycopg
 import pytest
+import structlog
 from psycopg.types.json import Jsonb
 
+from oce.contracts.drivers import Drivers, abilities_of
+from oce.core.platform import Platform
+from oce.domain.clock import SystemClock
+from oce.drivers.local.compute import LocalCompute
+from oce.drivers.local.configuration import LocalConfigurationDriver
+from oce.drivers.local.secrets import LocalSecretDriver
+from oce.drivers.local.settings import LocalComputeSettings
 from oce.store.queue import WorkQueue
+from oce.testing.memory_provider import (
+    MemoryAgentGateway,
+    MemoryCredentialGateway,
+    MemoryProvider,
+    MemorySandboxDriver,
+)
+from oce.worker.engine import Engine
+from oce.worker.passes import all_passes
+from oce.worker.passes.common import Workshop
+from oce.worker.settings import WorkerSettings
 
 INSTALLATION = "ins_00000000-0000-4000-8000-000000000001"
 ACTOR = "spn_00000000-0000-4000-8000-000000000002"
@@ -107,7 +130,7 @@ class Seed:
                 " VALUES (%(agent)s, %(ns)s, %(agent)s, %(cfg)s, 'dedicated', %(spn)s, %(auth)s, %(cs)s, 'running',"
                 " 'active')",
                 **names,
-                auth=Jsonb({"method": "credential_source", "sourceId": agent.source_id}),
+                auth=Jsonb({"method": "credential_source", "source_id": agent.source_id}),
             )
             await tx.run(
                 "INSERT INTO occ.agent_credential_sources (agent_id, position, namespace_id, credential_source_id)"
@@ -215,6 +238,14 @@ class Seed:
         return [(row["outcome"], row["reason_code"], row["details"].get("refusal")) for row in rows]
 
 
+@pytest.fixture(autouse=True)
+def quiet_log():
+    """Expected faults would fill the output."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    yield
+    structlog.reset_defaults()
+
+
 @pytest.fixture
 async def seed(db):
     seed = Seed(db)
@@ -225,3 +256,116 @@ async def seed(db):
 @pytest.fixture
 def queue(db):
     return WorkQueue(db, lease_seconds=5, max_attempts=3)
+
+
+class Allowing:
+    """An authority that allows everything until it is told a refusal."""
+
+    def __init__(self):
+        self.refusal = None
+
+    async def namespace(self, claim, namespace, target):
+        return self.refusal
+
+    async def agent(self, claim, agent, target):
+        return self.refusal
+
+    async def revision(self, claim, agent, revision):
+        return self.refusal
+
+
+class World:
+    """Engine, passes and local Compute over an in-memory provider."""
+
+    def __init__(self, *, db, url, root, gateway, settings, worker, provider):
+        self.url = url
+        self.settings = settings
+        self.settings_worker = worker
+        self.provider = provider
+        self.gateway = gateway
+        self.authority = Allowing()
+        secret = LocalSecretDriver(root / "secrets", root / "keys" / "secret.key")
+        sandbox = abilities_of(MemorySandboxDriver(provider))
+        credentials = MemoryCredentialGateway(provider)
+        compute = LocalCompute(
+            "compute-local",
+            settings,
+            sandbox=sandbox,
+            credential_gateway=credentials,
+            secret_driver=secret,
+        )
+        self.platform = Platform(
+            db=db,
+            drivers=Drivers(
+                compute=compute,
+                sandbox=sandbox,
+                credential_gateway=credentials,
+                configuration=LocalConfigurationDriver(root / "configurations"),
+                secret=secret,
+                iam=None,
+            ),
+            clock=SystemClock(),
+            installation_id=INSTALLATION,
+        )
+        self.engine = self.new_engine()
+
+    def new_engine(self, **changes):
+        settings = dataclasses.replace(self.settings_worker, **changes)
+        engine = Engine(self.platform.db, settings)
+        engine.passes = all_passes(Workshop(self.platform, engine.queue, authority=self.authority))
+        return engine
+
+    def with_iam(self, iam):
+        """Decide over the real policy tables."""
+        drivers = dataclasses.replace(self.platform.drivers, iam=iam)
+        self.platform = dataclasses.replace(self.platform, drivers=drivers)
+
+    async def drain(self, engine=None):
+        """Process everything that is due; return the labels of the passes."""
+        engine = engine or self.engine
+        labels = []
+        while claim := await engine.queue.claim():
+            labels.append(await engine.process(claim))
+        return labels
+
+    def at(self, moment, statement):
+        """Run a statement over a connection of its own at one point of the provider."""
+
+        def interrupt(point):
+            if point == moment:
+                self.provider.interrupt = lambda _point: None
+                with psycopg.connect(self.url, autocommit=True) as connection:
+                    connection.execute(statement)
+
+        self.provider.interrupt = interrupt
+
+
+@pytest.fixture
+def worker_settings():
+    return WorkerSettings(lanes=4, lease=5, max_attempts=5)
+
+
+@pytest.fixture
+async def world(db, seed, test_database, worker_settings):
+    with tempfile.TemporaryDirectory(prefix="oce-w-") as name:
+        root = Path(name)
+        settings = LocalComputeSettings(
+            agents_dir=root / "agents",
+            routes_dir=root / "routes",
+            gateway_control_socket=root / "control.sock",
+            harness_command=("/opt/oce/python/bin/python3", "-I", "harness"),
+            ready_wait_seconds=0.05,
+            first_poll_seconds=0.001,
+            slowest_poll_seconds=0.01,
+        )
+        settings.routes_dir.mkdir()
+        async with MemoryAgentGateway(settings.gateway_control_socket, settings.routes_dir) as agw:
+            yield World(
+                db=db,
+                url=test_database.app_url,
+                root=root,
+                gateway=agw,
+                settings=settings,
+                worker=worker_settings,
+                provider=MemoryProvider(),
+            )

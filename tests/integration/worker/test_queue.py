@@ -247,9 +247,13 @@ async def test_queued_rows_without_attempts_end(seed, queue):
 async def test_a_transition_rolls_back_with_the_transaction_it_belongs_to(seed, queue, db):
     key = await seed.work(await seed.namespace("provisioning"), target="ready")
     claim = await queue.claim()
-    with pytest.raises(RuntimeError):
+
+    async def interrupted():
         async with db.transact() as tx:
             await queue.complete(claim, "NAMESPACE_RECONCILED", tx=tx)
             raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        await interrupted()
     assert (await seed.row(key))["state"] == "claimed"
     assert await seed.evidence(key) == []

@@ -252,6 +252,9 @@ async def delete_secret(
 
 
 def _source(view: source_commands.SourceView) -> SourceView:
+    """Render a source; without a live view `status` is left out, never a remembered one."""
+    if view.status is None:
+        return source_view(view.source)
     status = SourceStatusView(state=view.status.state)
     if view.status.reason:
         status["reason"] = view.status.reason

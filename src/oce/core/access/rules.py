@@ -231,12 +231,11 @@ def decide(policy: PolicyOf | None, request: AccessRequest) -> AccessDecision:
         and role.namespace_id in (None, namespace_id)
         and wanted in permissions_of(role)
     ]
-    if not granting:
-        return _no("no grant")
     denying = sorted(one.id for one in policy.restrictions if _restriction_matches(one, request))
+    allowed = bool(granting) and not denying
     return AccessDecision(
-        allowed=not denying,
-        reason="restricted" if denying else "granted",
+        allowed=allowed,
+        reason="granted" if allowed else "restricted" if denying else "no grant",
         driver_id=DRIVER_ID,
         binding_ids=tuple(sorted({one.id for one in granting})),
         role_ids=tuple(sorted({one.role_id for one in granting})),

@@ -35,11 +35,8 @@ _CAUSES: Final = {
 }
 
 
-def runtime_failure(document: Json) -> RuntimeFailure | None:
-    """Return the failure that the document states, or None when it is not a well-formed one."""
-    if not isinstance(document, dict) or set(document) != {"runtimeFailure"}:
-        return None
-    found = document["runtimeFailure"]
+def runtime_failure(found: Json) -> RuntimeFailure | None:
+    """Return the failure that a document's `runtimeFailure` object states, or None when it is not a well-formed one."""
     required = {"component", "check", "checkedAt", "code"}
     if not isinstance(found, dict) or not required <= set(found) <= {*required, "cause"}:
         return None

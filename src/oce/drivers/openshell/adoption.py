@@ -44,7 +44,17 @@ def sandbox_difference(wanted: Rendering, found: SandboxRecord) -> str | None:
     if key is not None:
         return f"labels.{key}"
     echoed = {name: value for name, value in found.spec.items() if name not in _GATEWAY_FIELDS}
-    return first_difference(canonical_spec(wanted.spec), echoed, "spec")
+    expected = canonical_spec(wanted.spec)
+    if marks.POLICY_OPERATION in found.meta.annotations:
+        expected, echoed = _without_network(expected), _without_network(echoed)
+    return first_difference(expected, echoed, "spec")
+
+
+def _without_network(spec: Document) -> Document:
+    """Leave out what a live change of ours may have replaced; `observe_network_policy` judges that part."""
+    policy = dict(spec.get("policy", {}))
+    policy.pop("network_policies", None)
+    return {**spec, "policy": policy}
 
 
 def service_difference(wanted: Rendering, found: ServiceRecord) -> str | None:

@@ -43,7 +43,11 @@ class Remover:
     async def revision(
         self, namespace: PhysicalNamespace, revision: AgentRevision, prefix: str
     ) -> None:
-        """Remove a revision's Sandbox, then its runtime provider. Raises refusals and GatewayFailure."""
+        """Remove a revision's Sandbox, then its runtime provider. Raises refusals and GatewayFailure.
+
+        The provider's removal also shuts the door on a create whose answer was lost: a Sandbox that still arrives before it makes
+        the removal pending (attached), and one that arrives after it is refused for the missing provider.
+        """
         sandbox = names.sandbox_name(revision.id, prefix)
         read = partial(self._gateway.get_sandbox, namespace.name, sandbox)
         found = await read_proved(self._gateway, namespace.name, read)

@@ -30,6 +30,7 @@ from oce.drivers.openshell.failures import (
     namespace_refusals,
     refusals,
 )
+from oce.drivers.openshell.live_policy import LivePolicies, Target, recommendations
 from oce.drivers.openshell.provisioning import (
     ensure_profile,
     ensure_runtime_provider,
@@ -53,7 +54,7 @@ from oce.drivers.openshell.transport import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from oce.contracts.sandbox import (
         CleanupContext,
@@ -62,6 +63,9 @@ if TYPE_CHECKING:
         LogChunk,
         LogRequest,
         NamespaceContext,
+        PolicyApplication,
+        PolicyObservation,
+        PolicyRecommendation,
         PolicyScope,
         PolicySnapshot,
         RevisionContext,
@@ -92,6 +96,7 @@ class OpenShellSandbox:
         self._gateway = gateway
         self._clock = clock
         self._remover = Remover(gateway, clock)
+        self._live = LivePolicies(gateway)
 
     # -- Admission ---------------------------------------------------------------------------------------------------------
 
@@ -223,10 +228,45 @@ class OpenShellSandbox:
             )
             return logs.chunk(ref.resource_name, self._clock.now(), found, examined)
 
+    # -- Policy of a running Sandbox ---------------------------------------------------------------------------------------
+
+    async def observe_network_policy(
+        self, context: RevisionContext, snapshot: PolicySnapshot
+    ) -> PolicyObservation:
+        """Compare the policy in force with the candidate (AppliesNetworkPolicy)."""
+        check_revision(self.id, self._settings, context)
+        with refusals():
+            return await self._live.observe(self._target(context), snapshot)
+
+    async def apply_network_policy(
+        self, context: RevisionContext, application: PolicyApplication
+    ) -> PolicyObservation:
+        """Compare-and-swap the network part of the policy; returns what is in force now, never a promise."""
+        check_revision(self.id, self._settings, context)
+        with refusals():
+            return await self._live.apply(self._target(context), application)
+
+    async def read_policy_recommendations(
+        self, context: RevisionContext, limit: int
+    ) -> Sequence[PolicyRecommendation]:
+        """Return at most `limit` (1..100) untrusted suggestions (RecommendsPolicy)."""
+        check_revision(self.id, self._settings, context)
+        ref = resource_ref(self._settings, context)
+        with refusals(), _not_visible():
+            chunks = await self._gateway.draft_chunks(ref.namespace_name, ref.resource_name)
+        return recommendations(chunks, limit)
+
+    def _target(self, context: RevisionContext) -> Target:
+        ref = resource_ref(self._settings, context)
+        return Target(ref.namespace_name, ref.resource_name, self.id, context.revision)
+
     # -- Removal -----------------------------------------------------------------------------------------------------------
 
     async def cleanup(self, context: CleanupContext) -> None:
         """Remove a revision's objects, or everything in a Namespace's Workspace; resolves only on proof."""
+        place = self._settings.place
+        if isinstance(place, KubernetesPlace) and place.managed:
+            raise RevisionUnsupported("SANDBOX_MODE_UNSUPPORTED")
         revision = context.revision
         if revision is not None:
             if revision.sandbox_driver_id != self.id:
@@ -238,9 +278,6 @@ class OpenShellSandbox:
                     context.namespace, revision, self._settings.name_prefix
                 )
             return
-        place = self._settings.place
-        if isinstance(place, KubernetesPlace) and place.managed:
-            raise RevisionUnsupported("SANDBOX_MODE_UNSUPPORTED")
         with namespace_refusals():
             await self._remover.namespace(context.namespace)
         if isinstance(place, KubernetesPlace):

@@ -24,6 +24,10 @@ PROFILE_MANAGER: Final = "openclaw.dev/managed-by"
 PROFILE_DIGEST: Final = "openclaw.dev/profile-digest"
 GATEWAY_PREFIX: Final = "internal.openshell.ai/"
 """Annotations with this prefix are the gateway's own and are ignored."""
+POLICY_OPERATION: Final = "openclaw.dev/policy-operation"
+POLICY_SNAPSHOT: Final = "openclaw.dev/policy-snapshot"
+_LIVE: Final = frozenset((POLICY_OPERATION, POLICY_SNAPSHOT))
+"""What a live policy change of ours leaves on a Sandbox; says nothing about ownership."""
 
 
 def workspace_labels(namespace_id: str) -> dict[str, str]:
@@ -55,8 +59,12 @@ def sandbox_annotations(revision: AgentRevision) -> dict[str, str]:
 
 
 def difference(wanted: Mapping[str, str], found: Mapping[str, str]) -> str | None:
-    """Return the first key where two maps differ, ignoring the gateway's own annotations, or None."""
-    own = {key: value for key, value in found.items() if not key.startswith(GATEWAY_PREFIX)}
+    """Return the first key where two maps differ, ignoring the gateway's own annotations and live marks, or None."""
+    own = {
+        key: value
+        for key, value in found.items()
+        if not key.startswith(GATEWAY_PREFIX) and key not in _LIVE
+    }
     for key in sorted(wanted.keys() | own.keys()):
         if wanted.get(key) != own.get(key):
             return key

@@ -61,12 +61,13 @@ _REPOSITORY_HOSTS: Final = ("github.com", "api.github.com", "codeload.github.com
 
 def parse_rules(items: Iterable[tuple[object, str]]) -> tuple[Rule, ...]:
     """Parse a list of rules given as (value, path). Raises ConfigurationRefused."""
-    rules = tuple(_rule(value, path) for value, path in items)
-    names = [rule.key for rule in rules]
-    for index, name in enumerate(names):
-        if name in names[:index]:
-            raise ConfigurationRefused(Detail(f"/{index}/name", "INVALID_VALUE", "appears twice"))
-    return rules
+    rules: dict[str, Rule] = {}
+    for value, path in items:
+        rule = _rule(value, path)
+        if rule.key in rules:
+            refuse(f"{path}/name", "INVALID_VALUE", "appears twice")
+        rules[rule.key] = rule
+    return tuple(rules.values())
 
 
 def parse_document(items: Sequence[object], path: str) -> tuple[Rule, ...]:
@@ -120,19 +121,15 @@ def addition_host_problem(host: str) -> str | None:
         return "a name that is not public"
     if not is_glob(name):
         return None
-    literal = []
-    for label in reversed(labels):
-        if is_glob(label):
-            break
-        literal.append(label)
-    if any(is_glob(label) for label in labels[len(labels) - len(literal) :]):
-        return "a wildcard in the middle of a name"
+    owned = labels[1:]
+    if any(is_glob(label) for label in owned):
+        return "a wildcard that is not the first label"
     shared = (
-        len(literal) == 2  # noqa: PLR2004 - registry label and country label
-        and len(literal[0]) == _COUNTRY_LABEL
-        and literal[1] in _SHARED_SUFFIXES
+        len(owned) == 2  # noqa: PLR2004 - registry label and country label
+        and len(owned[-1]) == _COUNTRY_LABEL
+        and owned[0] in _SHARED_SUFFIXES
     )
-    if len(literal) < 2 or shared:  # noqa: PLR2004 - an owned name has at least two labels
+    if len(owned) < 2 or shared:  # noqa: PLR2004 - an owned name has at least two labels
         return "a wildcard over a public suffix"
     return None
 

@@ -1,7 +1,7 @@
 """Per-Agent network policies at admission: additions in, a detached snapshot out (mission document 003).
 
 The snapshot holds the startup defaults of this moment beside the additions, so that a later edit of the defaults never reinterprets an
-admitted revision. Live changes are not offered: `network_policy.live` is false, and a new policy means a new revision.
+admitted revision. Applying a policy to a running Sandbox is `live_policy`'s.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from oce.domain.resources import Json
     from oce.policy.model import Rule
 
-SUPPORT: Final = NetworkPolicySupport(wildcards=True, port_ranges=False, live=False)
-_WHERE: Final = "/additions"
+SUPPORT: Final = NetworkPolicySupport(wildcards=True, port_ranges=False, live=True)
+_WHERE: Final = ""
+"""Paths of refusals are relative to the additions; who asked knows where they stand."""
 
 
 def admit(
@@ -32,11 +33,12 @@ def admit(
     defaults: Json | None,
     scope: PolicyScope | None,
 ) -> PolicySnapshot:
-    """Validate additions against the defaults. Raises ConfigurationRefused, NetworkPolicyConflict."""
-    if not isinstance(additions, list):
+    """Validate additions (None: none) against the defaults. Raises ConfigurationRefused, NetworkPolicyConflict."""
+    wanted = [] if additions is None else additions
+    if not isinstance(wanted, list):
         refuse(_WHERE, "INVALID_TYPE", "a list of rules")
     base = tuple(startup) if defaults is None else parse_document(defaults, "/defaults")
-    rules = parse_document(additions, _WHERE)
+    rules = parse_document(wanted, _WHERE)
     admit_additions(
         rules,
         base,

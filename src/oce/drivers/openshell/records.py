@@ -101,6 +101,17 @@ class LogRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyRecord:
+    """A policy revision of a Sandbox, and which version its supervisor says is active."""
+
+    version: int
+    status: str | int
+    policy: Document
+    provenance: Mapping[str, str]
+    active_version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReadinessRecord:
     """Provider readiness in one Sandbox."""
 
@@ -175,6 +186,18 @@ def profile(method: str, document: Document) -> ProfileRecord:
         id=document["id"],
         annotations=dict(document.get("annotations", {})),
         resource_version=int(document.get("resource_version", 0)),
+    )
+
+
+def policy(document: Document) -> PolicyRecord:
+    """Read a policy status."""
+    revision = document.get("revision", {})
+    return PolicyRecord(
+        version=revision.get("version", 0),
+        status=revision.get("status", 0),
+        policy=revision.get("policy", {}),
+        provenance=dict(revision.get("provenance", {})),
+        active_version=document.get("active_version", 0),
     )
 
 

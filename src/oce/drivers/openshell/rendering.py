@@ -258,7 +258,9 @@ def _policy(settings: Settings, revision: AgentRevision, mounts: Mounts) -> Docu
     if set(files.read_write) & set(mounts.read_only):
         unsupported("a read-write grant on a read-only mount")
     read_only = dict.fromkeys((*files.read_only, *mounts.read_only))
-    read_write = dict.fromkeys((*files.read_write, *mounts.read_write, RUNTIME_ROOT, "/tmp"))  # noqa: S108 - inside
+    kubernetes = isinstance(settings.place, KubernetesPlace)
+    runtime = (RUNTIME_ROOT,) if kubernetes else ()  # a mount there; inside the workdir here
+    read_write = dict.fromkeys((*files.read_write, *mounts.read_write, *runtime, "/tmp"))  # noqa: S108 - inside
     return {
         "version": 1,
         "filesystem": {

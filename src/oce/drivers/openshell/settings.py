@@ -300,6 +300,8 @@ def _policy(block: Block | None, *, local: bool) -> tuple[Filesystem, str, str, 
     files = block.optional_block("filesystem")
     if files is not None:
         filesystem = _filesystem(files)
+        if local and not filesystem.include_workdir:
+            refuse(f"{block.at('filesystem')}/includeWorkdir", "INVALID_VALUE", "true with local")
     block.choice("landlockCompatibility", {"hard_requirement": ""}, "")
     process = block.optional_block("process") if local else block.block("process")
     user = group = "sandbox"

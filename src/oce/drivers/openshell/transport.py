@@ -17,7 +17,7 @@ import json
 import os
 import re
 import ssl
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
@@ -27,7 +27,7 @@ from oce.contracts.refusals import TransientDependency
 from oce.drivers.openshell.failures import Category, GatewayFailure, protocol
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import Mapping
 
     from oce.domain.resources import Json
     from oce.domain.secret import SecretText
@@ -116,16 +116,12 @@ async def upgrade(backend: Backend, urls: ServiceUrls, bearer: SecretText) -> bo
         ("Authorization", f"Bearer {token68(bearer)}"),
     ]
     accept = base64.b64encode(hashlib.sha1(key + _GUID, usedforsecurity=False).digest())
-    async for event in _exchange(backend, "/", headers):
-        if isinstance(event, h11.InformationalResponse) and event.status_code == _SWITCHING:
-            found = dict(event.headers)
-            return (
-                found.get(b"sec-websocket-accept") == accept
-                and found.get(b"upgrade", b"").lower() == b"websocket"
-            )
-        if isinstance(event, h11.Response):
-            return False
-    return False
+    reply = await _exchange(backend, "/", headers, want_body=False)
+    return (
+        reply.status == _SWITCHING
+        and reply.headers.get(b"sec-websocket-accept") == accept
+        and reply.headers.get(b"upgrade", b"").lower() == b"websocket"
+    )
 
 
 async def read_status(backend: Backend, urls: ServiceUrls, bearer: SecretText) -> Answer:
@@ -136,17 +132,9 @@ async def read_status(backend: Backend, urls: ServiceUrls, bearer: SecretText) -
         ("Accept", "application/json"),
         ("Authorization", f"Bearer {token68(bearer)}"),
     ]
-    status, content_type, body = 0, "", b""
-    async for event in _exchange(backend, STATUS_PATH, headers):
-        if isinstance(event, h11.Response):
-            status = event.status_code
-            raw = dict(event.headers).get(b"content-type", b"")
-            content_type = raw.decode("latin-1").partition(";")[0].strip().lower()
-        if isinstance(event, h11.Data):
-            body += bytes(event.data)
-            if len(body) > _MAX_BODY:
-                return Answer(status, "", b"")
-    return Answer(status, content_type, body)
+    reply = await _exchange(backend, STATUS_PATH, headers, want_body=True)
+    raw = reply.headers.get(b"content-type", b"").decode("latin-1")
+    return Answer(reply.status, raw.partition(";")[0].strip().lower(), reply.body)
 
 
 def held_failure(answer: Answer) -> Json:
@@ -169,10 +157,17 @@ def token68(bearer: SecretText) -> str:
     return value
 
 
+@dataclass(slots=True)
+class _Reply:
+    status: int = 0
+    headers: Mapping[bytes, bytes] = field(default_factory=dict)
+    body: bytes = b""
+
+
 async def _exchange(
-    backend: Backend, path: str, headers: list[tuple[str, str]]
-) -> AsyncIterator[h11.Event]:
-    """Send one GET to the control endpoint and yield the events of its answer, all within the Backend's timeout."""
+    backend: Backend, path: str, headers: list[tuple[str, str]], *, want_body: bool
+) -> _Reply:
+    """Send one GET to the control endpoint and read its answer, all within the Backend's timeout."""
     context = trust_context(backend)
     try:
         async with asyncio.timeout(backend.timeout_seconds):
@@ -187,8 +182,7 @@ async def _exchange(
                 request = h11.Request(method="GET", target=path, headers=headers)
                 writer.write(connection.send(request) + connection.send(h11.EndOfMessage()))
                 await writer.drain()
-                async for event in _events(connection, reader):
-                    yield event
+                return await _reply(connection, reader, want_body=want_body)
             finally:
                 writer.close()
     except (OSError, TimeoutError, ssl.SSLError, h11.RemoteProtocolError) as error:
@@ -197,18 +191,23 @@ async def _exchange(
         ) from error
 
 
-async def _events(
-    connection: h11.Connection, reader: asyncio.StreamReader
-) -> AsyncIterator[h11.Event]:
+async def _reply(
+    connection: h11.Connection, reader: asyncio.StreamReader, *, want_body: bool
+) -> _Reply:
+    """Read up to the end of the answer, a switch of protocols, or one byte too many (then there is no body)."""
+    reply = _Reply()
     while True:
         event = connection.next_event()
         if event is h11.NEED_DATA:
             connection.receive_data(await reader.read(8192))
-        elif not isinstance(event, h11.Event) or isinstance(
-            event, h11.EndOfMessage | h11.ConnectionClosed
-        ):
-            return
+        elif isinstance(event, h11.InformationalResponse | h11.Response):
+            reply.status, reply.headers = event.status_code, dict(event.headers)
+            if reply.status == _SWITCHING or (isinstance(event, h11.Response) and not want_body):
+                return reply
+        elif isinstance(event, h11.Data):
+            reply.body += bytes(event.data)
+            if len(reply.body) > _MAX_BODY:
+                reply.body = b""
+                return reply
         else:
-            yield event
-            if isinstance(event, h11.InformationalResponse) and event.status_code == _SWITCHING:
-                return
+            return reply

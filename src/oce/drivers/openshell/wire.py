@@ -24,7 +24,7 @@ import grpc.aio
 from google.protobuf import json_format
 from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
-from openshell._proto import openshell_pb2, openshell_pb2_grpc
+from openshell._proto import openshell_pb2, openshell_pb2_grpc, sandbox_pb2
 
 from oce.drivers.openshell import records
 from oce.drivers.openshell.failures import Category, GatewayFailure, protocol
@@ -175,6 +175,43 @@ class Gateway:
         if len(found) > lines:
             raise protocol("GetSandboxLogs", "more lines than asked for")
         return found, int(answer.get("buffer_total", 0))
+
+    # -- Policies ----------------------------------------------------------------------------------------------------------
+
+    async def policy_status(self, workspace: str, sandbox: str) -> records.PolicyRecord | None:
+        """Return the latest policy revision of a Sandbox, or None when the gateway shows no such Sandbox."""
+        request = openshell_pb2.GetSandboxPolicyStatusRequest(sandbox=sandbox)
+        request.workspace_scope.workspace = workspace
+        found = await self._get("GetSandboxPolicyStatus", request, None)
+        return None if found is None else records.policy(found)
+
+    async def update_policy(
+        self,
+        workspace: str,
+        sandbox: str,
+        policy: Document,
+        *,
+        expected_version: int,
+        annotations: Mapping[str, str],
+        request_id: str,
+    ) -> None:
+        """Replace the whole policy of a Sandbox if the Sandbox's version is still the expected one."""
+        message = openshell_pb2.UpdateConfigRequest(
+            sandbox=sandbox,
+            expected_resource_version=expected_version,
+            annotations=annotations,
+            request_id=request_id,
+        )
+        message.workspace_scope.workspace = workspace
+        json_format.ParseDict(policy, message.policy)
+        await self.call("UpdateConfig", message)
+
+    async def draft_chunks(self, workspace: str, sandbox: str) -> list[Document]:
+        """Return the gateway's policy suggestions as documents; their texts are hostile."""
+        request = openshell_pb2.GetDraftPolicyRequest(sandbox=sandbox)
+        request.workspace_scope.workspace = workspace
+        answer = await self.call("GetDraftPolicy", request)
+        return list(answer.get("chunks", []))
 
     # -- Providers and profiles --------------------------------------------------------------------------------------------
 
@@ -382,6 +419,13 @@ class Gateway:
 def canonical_spec(spec: Document) -> Document:
     """Return a SandboxSpec document the way the gateway's answer would read: defaults left out, enums by name. Pure."""
     message = json_format.ParseDict(spec, openshell_pb2.SandboxSpec())
+    document: Document = json_format.MessageToDict(message, preserving_proto_field_name=True)
+    return document
+
+
+def canonical_policy(policy: Document) -> Document:
+    """Return a SandboxPolicy document the way the gateway's answer would read. Pure."""
+    message = json_format.ParseDict(policy, sandbox_pb2.SandboxPolicy())
     document: Document = json_format.MessageToDict(message, preserving_proto_field_name=True)
     return document
 

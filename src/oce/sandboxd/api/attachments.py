@@ -12,23 +12,15 @@ from oce.sandboxd.api.calls import Query
 from oce.sandboxd.api.objects import show
 from oce.sandboxd.api.providers import receipt
 from oce.sandboxd.api.sandboxes import check_attachable, find_sandbox, write_sandbox
-from oce.sandboxd.api.stubs import Proto, pb, policy_pb, timestamp
+from oce.sandboxd.api.stubs import Proto, pb, timestamp
+from oce.sandboxd.lifecycle.configuration import newest_policy
 from oce.sandboxd.state.refusals import Refusal, Status, invalid, missing, precondition
 from oce.sandboxd.state.store import Kind
 
 if TYPE_CHECKING:
     from oce.sandboxd.api.calls import Call, Method
     from oce.sandboxd.api.gateway import Gateway
-    from oce.sandboxd.state.store import Reader, Record, Transaction
-
-
-def current_policy(reader: Reader, sandbox: Record) -> tuple[Record, Proto]:
-    """Return the newest policy revision and its content."""
-    newest = max(
-        reader.page(Kind.POLICY, workspace=sandbox.workspace, parent=sandbox.id),
-        key=lambda item: int(item.name),
-    )
-    return newest, policy_pb.SandboxPolicy.FromString(newest.payload)
+    from oce.sandboxd.state.store import Record, Transaction
 
 
 class Attachments:
@@ -79,7 +71,7 @@ class Attachments:
         if attached:
             message.spec.providers.append(request.provider)
             checks.sandbox_spec(message.spec)
-            _, policy = current_policy(tx, sandbox)
+            _, policy = newest_policy(tx, sandbox)
             check_attachable(tx, sandbox.workspace, list(message.spec.providers), policy)
             sandbox = write_sandbox(tx, sandbox, message)
         return pb.AttachSandboxProviderResponse(

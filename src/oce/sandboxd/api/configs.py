@@ -6,11 +6,11 @@ import uuid
 from typing import TYPE_CHECKING
 
 from oce.sandboxd.api import checks
-from oce.sandboxd.api.attachments import current_policy
 from oce.sandboxd.api.calls import Query
 from oce.sandboxd.api.objects import show
 from oce.sandboxd.api.sandboxes import check_attachable, find_sandbox, write_sandbox
 from oce.sandboxd.api.stubs import Proto, pb, policy_pb, timestamp
+from oce.sandboxd.lifecycle.configuration import newest_policy
 from oce.sandboxd.lifecycle.policies import (
     check_policy,
     check_replacement,
@@ -68,7 +68,7 @@ class Configs:
     async def _config(self, call: Call) -> Proto:
         reader = self._g.store.read
         sandbox = find_sandbox(reader, call, call.request.name)
-        revision, policy = current_policy(reader, sandbox)
+        revision, policy = newest_policy(reader, sandbox)
         names = list(pb.Sandbox.FromString(sandbox.payload).spec.providers)
         effective = effective_policy(policy, views_of(reader, sandbox.workspace, names))
         wanted = policy_hash(effective)
@@ -98,7 +98,7 @@ class Configs:
         record = (
             reader.named(Kind.POLICY, sandbox.workspace, str(wanted), sandbox.id)
             if wanted
-            else current_policy(reader, sandbox)[0]
+            else newest_policy(reader, sandbox)[0]
         )
         if record is None:
             raise Refusal(Status.NOT_FOUND, f"policy version {wanted} not found")
@@ -148,7 +148,7 @@ class Configs:
         checks.version_fence(request.expected_resource_version, sandbox)
         if "deleted_at" in sandbox.facts:
             raise precondition(f"sandbox '{sandbox.name}' is being deleted")
-        current, base = current_policy(tx, sandbox)
+        current, base = newest_policy(tx, sandbox)
         policy = completed(request.policy, base)
         check_policy(policy)
         check_replacement(base, policy)

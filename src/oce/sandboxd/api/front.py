@@ -7,7 +7,6 @@ one says whether a client certificate was verified (reference/openshell-gateway.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
 import ssl
 from typing import TYPE_CHECKING
@@ -79,17 +78,25 @@ class FrontDoor:
         try:
             if tls.selected_alpn_protocol() == "h2":
                 door = Door.CERTIFIED if tls.getpeercert() else Door.OPEN
-                inner = await asyncio.open_unix_connection(self._doors[door])
-                try:
-                    await splice((reader, writer), inner)
-                finally:
-                    inner[1].close()
+                await self._forward(reader, writer, self._doors[door])
             else:
                 await self._router.serve(reader, writer)
-        except (ConnectionError, OSError):
+            writer.close()
+            async with asyncio.timeout(_HANDSHAKE):
+                await writer.wait_closed()
+        except (OSError, TimeoutError):
             return
         finally:
-            writer.close()
+            writer.transport.abort()
+
+    async def _forward(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, path: str
+    ) -> None:
+        inner = await asyncio.open_unix_connection(path)
+        try:
+            await splice((reader, writer), inner)
+        finally:
+            inner[1].transport.abort()
 
     async def close(self) -> None:
         """Stop listening and end every connection."""
@@ -97,5 +104,6 @@ class FrontDoor:
             self._server.close()
         for task in self._connections:
             task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.gather(*self._connections, return_exceptions=True)
+        await asyncio.gather(*self._connections, return_exceptions=True)
+        # Aborted transports are closed by the loop's next turn.
+        await asyncio.sleep(0)

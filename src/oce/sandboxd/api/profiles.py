@@ -15,7 +15,7 @@ from oce.sandboxd.api import checks
 from oce.sandboxd.api.calls import Query
 from oce.sandboxd.api.objects import show
 from oce.sandboxd.api.stubs import Proto, pb, unknown_field
-from oce.sandboxd.lifecycle.policies import check_endpoints
+from oce.sandboxd.lifecycle.policies import check_profile
 from oce.sandboxd.lifecycle.providers import profile_record
 from oce.sandboxd.state.refusals import Refusal, invalid, missing, precondition
 from oce.sandboxd.state.store import Kind, Record
@@ -50,7 +50,7 @@ def problems(profile: Proto) -> Iterator[tuple[str, str]]:
         if not binary.path.startswith("/"):
             yield "binaries", "must be absolute paths"
     try:
-        check_endpoints(profile.endpoints, "endpoints")
+        check_profile(profile)
     except Refusal as refusal:
         yield "endpoints", refusal.message
     yield from _file_problems(profile)

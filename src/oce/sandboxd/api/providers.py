@@ -17,7 +17,6 @@ from oce.sandboxd.api.stubs import Proto, data_pb, pb, timestamp
 from oce.sandboxd.egress.model import EgressError
 from oce.sandboxd.lifecycle.providers import (
     files,
-    placeholders,
     profile_record,
     vault_id,
     view_of,
@@ -94,17 +93,15 @@ def _usable(reader: Reader, record: Record) -> None:
             pass
     except MissingConfigError as error:
         raise invalid("provider.config", str(error)) from error
-    given = {item.credential_key for item in placeholders(view)}
-    for credential in view.profile.credentials:
-        names = {credential.name, *credential.env_vars}
-        if credential.required and not names & set(view.credentials):
-            raise invalid("provider.credentials", f"the credential '{credential.name}' is required")
-        given |= names
-    unknown = set(view.credentials) - given
+    names = [{item.name, *item.env_vars} for item in view.profile.credentials]
+    unknown = set(view.credentials).difference(*names)
     if unknown:
         raise invalid(
             "provider.credentials", f"'{min(unknown)}' is not a credential of its profile"
         )
+    for item, known in zip(view.profile.credentials, names, strict=True):
+        if item.required and not known & set(view.credentials):
+            raise invalid("provider.credentials", f"the credential '{item.name}' is required")
 
 
 class Providers:
@@ -116,7 +113,9 @@ class Providers:
     def methods(self) -> dict[str, Method]:
         """Return the methods by name."""
         return {
-            "CreateProvider": self._g.mutation(self._create, prepare=self._prepare_create),
+            "CreateProvider": self._g.mutation(
+                self._create, prepare=self._prepare_create, settled=self._created
+            ),
             "GetProvider": Query(handle=self._get),
             "ListProviders": Query(handle=self._list, spans=True),
             "UpdateProvider": self._g.mutation(
@@ -288,7 +287,11 @@ class Providers:
         tx.delete(record)
         return pb.DeleteProviderResponse(outcome=pb.DELETION_OUTCOME_COMPLETED)
 
+    def _created(self, _call: Call, response: Proto) -> None:
+        self._g.supervisor.credential_recorded(response.provider.metadata.id)
+
     def _updated(self, call: Call, response: Proto) -> None:
+        self._created(call, response)
         self._g.supervisor.wake_all()
         self._forget_values(call, response)
 

@@ -162,7 +162,7 @@ class Router:
                 raise HeadError(502, "Service is not reachable") from error
             return False
         finally:
-            upstream.writer.close()
+            upstream.writer.transport.abort()
 
     async def _connect(self, route: Route) -> _Side:
         running = self._supervisor.running(route.sandbox_id)

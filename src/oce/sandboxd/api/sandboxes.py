@@ -16,7 +16,6 @@ from oce.sandboxd.api.execs import log_message
 from oce.sandboxd.api.objects import sandbox_response, show, stamp
 from oce.sandboxd.api.services import new_service
 from oce.sandboxd.api.stubs import Proto, pb, policy_pb, unknown_field
-from oce.sandboxd.lifecycle.actor import DELETED, RUNNING, STOPPED, set_ready
 from oce.sandboxd.lifecycle.policies import check_policy, completed, network_policy
 from oce.sandboxd.lifecycle.providers import (
     effective_policy,
@@ -25,6 +24,7 @@ from oce.sandboxd.lifecycle.providers import (
     views_of,
 )
 from oce.sandboxd.lifecycle.rendering import host_folder, local_settings
+from oce.sandboxd.lifecycle.status import DELETED, RUNNING, STOPPED, intend, set_ready
 from oce.sandboxd.state.refusals import Refusal, Status, invalid, missing, precondition
 from oce.sandboxd.state.store import Kind, Record
 
@@ -214,23 +214,9 @@ class Sandboxes:
         )
 
     def _intend(self, tx: Transaction, record: Record, desired: str, phase: int) -> Record:
-        """Record a wish: it supersedes whatever the actor is doing."""
-        facts = {
-            key: value
-            for key, value in record.facts.items()
-            if key not in {"ended", "restart_at", "streak", "restarts", "provisioning_since"}
-        }
-        facts |= {"desired": desired, "intent": record.facts["intent"] + 1}
+        facts = dict(record.facts)
         status = pb.SandboxStatus.FromString(record.status)
-        status.phase = phase
-        for field in ("restart_count", "next_restart_time"):
-            status.ClearField(field)
-        if desired == RUNNING:
-            status.ClearField("exit_code")
-        now = self._g.clock.now()
-        if desired == DELETED:
-            facts["deleted_at"] = now
-        set_ready(status, ready=False, reason="DependenciesNotReady", message="", now=now)
+        intend(status, facts, desired=desired, phase=phase, now=self._g.clock.now())
         return tx.update(
             replace(record, facts=facts, status=status.SerializeToString()), bump=False
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import TYPE_CHECKING
 
 import grpc
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
 _GRACE = 1.0
 _SETTLE = 5.0
+_EPOCH_BITS = 32
 
 
 def methods_of(gateway: Gateway) -> dict[str, Method]:
@@ -139,6 +141,7 @@ async def open_gateway(
     config = replace(config, listen_port=listening.getsockname()[1])
     store = Store(directory.database)
     logs = LogBook()
+    epoch = await store.write(lambda tx: tx.next("epoch"))
     machine = Machine(
         store=store,
         place=place,
@@ -148,6 +151,7 @@ async def open_gateway(
         directory=directory,
         logs=logs,
         changed=lambda _sandbox_id: None,
+        generations=count((epoch << _EPOCH_BITS) + 1),
     )
     supervisor = Supervisor(machine, revive_egress)
     gateway = Gateway(

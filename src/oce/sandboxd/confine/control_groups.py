@@ -70,6 +70,17 @@ def settings(limits: Limits, version: int) -> Mapping[str, Mapping[str, str]]:
     return wanted
 
 
+def _may_create(hierarchy: Path) -> bool:
+    """Try it: a container may show a writable mount and refuse all the same."""
+    trial = hierarchy / f"{PREFIX}trial-{os.getpid()}"
+    try:
+        trial.mkdir()
+        trial.rmdir()
+    except OSError:
+        return False
+    return True
+
+
 _OPTIONAL_FILES = frozenset({"memory.memsw.limit_in_bytes", "memory.swap.max"})
 """Exist only where the kernel accounts swap."""
 
@@ -96,7 +107,7 @@ class ControlGroups:
             return cls({})
         mountinfo = Path("/proc/self/mountinfo").read_text()
         found = find_hierarchies(mountinfo, _subtree_control(mountinfo))
-        return cls({name: h for name, h in found.items() if os.access(h.path, os.W_OK)})
+        return cls({name: h for name, h in found.items() if _may_create(h.path)})
 
     @property
     def held(self) -> Mapping[str, Hierarchy]:

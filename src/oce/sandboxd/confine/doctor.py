@@ -6,7 +6,7 @@ container profiles) shows only in the combination. Used by `occ doctor`; `Machin
 
 from __future__ import annotations
 
-import os
+import asyncio
 import platform
 import tempfile
 from dataclasses import dataclass
@@ -47,7 +47,7 @@ async def probe(config: ConfineConfig | None = None) -> tuple[Right, ...]:
     if config is not None:
         return await _probe(config)
     with tempfile.TemporaryDirectory(prefix="oce-doctor-") as folder:
-        os.chmod(folder, 0o755)  # noqa: PTH101, ASYNC240 - one system call before any Sandbox
+        await asyncio.to_thread(Path(folder).chmod, 0o755)
         return await _probe(
             ConfineConfig(runtime_dir=Path(folder) / "run", state_dir=Path(folder) / "state")
         )

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
     from oce.sandboxd.place import GeneratedFile
 
-SHARED_DIRECTORIES = ("/", "/etc", "/run", "/opt", "/opt/oce", "/tmp", "/var", "/var/tmp")  # noqa: S108 - paths inside a Sandbox
+SHARED_DIRECTORIES = (
+    *("/", "/etc", "/etc/ssl", "/run", "/opt", "/opt/oce", "/var"),
+    *("/tmp", "/var/tmp"),  # noqa: S108 - paths inside a Sandbox
+)
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/proc", "/dev")
 
 

@@ -159,6 +159,8 @@ class Keeper:
 
     def _start_bubblewrap(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        # A launcher that the workload stopped must not stop the keeper.
+        ours.setblocking(False)  # noqa: FBT003 - the method takes no keyword
         # Options go through a descriptor: bubblewrap's command line is readable inside as /proc/1/cmdline and would show host paths.
         options = self._config["options"]
         if not isinstance(options, list):
@@ -332,24 +334,25 @@ class Keeper:
         for descriptor in handed:
             os.close(descriptor)
 
-    def _read_pipe(self, descriptor: int) -> None:
+    def _read_pipe(self, descriptor: int) -> bool:
+        """Take what is there; False when nothing was, or at the end."""
         stream = self._pipes[descriptor]
         try:
             data = os.read(descriptor, wire.PACKET)
         except BlockingIOError:
-            return
+            return False
         if not data:
             self._poll.unregister(descriptor)
             os.close(descriptor)
             del self._pipes[descriptor]
         if stream == 0:
             self._boot_output = (self._boot_output + data)[-_BOOT_OUTPUT:]
-            return
-        if data:
+        elif data:
             self._ring.feed(stream, data)
         else:
             self._ring.finish(stream)
         self._wake_readers()
+        return bool(data)
 
     def _wake_readers(self) -> None:
         for connection in self._connections.values():
@@ -470,13 +473,12 @@ class Keeper:
                     os.waitpid(-1, 0)
         if self._launcher is not None:
             # Its last words may still be in the socket.
-            self._launcher.setblocking(False)  # noqa: FBT003 - the method takes no keyword
             while self._launcher is not None:
                 self._hear_launcher(self._launcher)
         for descriptor in list(self._pipes):
             os.set_blocking(descriptor, False)
-            while descriptor in self._pipes:
-                self._read_pipe(descriptor)
+            while self._read_pipe(descriptor):
+                pass
         return 128 - code if code < 0 else code
 
     def _report_end(self, code: int) -> None:

@@ -94,7 +94,9 @@ def _confine(
     Order: limits, rules collected (paths are opened while they still can be), no_new_privs, Landlock, seccomp last because
     the calls that set up the others are not needed afterwards.
     """
-    for kind, value in limits:
+    for kind, wanted in limits:
+        hardest = resource.getrlimit(kind)[1]
+        value = wanted if hardest == resource.RLIM_INFINITY else min(wanted, hardest)
         resource.setrlimit(kind, (value, value))
     try:
         code = seccomp.program(os.uname().machine, keep_dumpable=keep_dumpable)

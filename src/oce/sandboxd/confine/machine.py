@@ -174,25 +174,24 @@ class MachinePlace:
             requests.close()
             await asyncio.to_thread(process.wait)
 
+    def shown(self) -> Mapping[str, str]:
+        """Return in-Sandbox path prefix to host path for the system folders and, once a Sandbox was started, the interpreter."""
+        result = {path: path for path, _ in view.system_roots(self._config.system_paths)}
+        if self._programs is not None and self._programs.python.prefix is not None:
+            python = self._programs.python
+            result[python.inside_prefix] = str(python.prefix)
+        return result
+
+    def last_exit(self, sandbox_id: str) -> ExitStatus | None:
+        """Return how a Sandbox ended while no gateway watched; None: no record. Gone after `discard`."""
+        return recorded_exit(self._directory(sandbox_id))
+
     # ---- beyond the protocol
 
     async def leftovers(self) -> Sequence[str]:
         """Return the ids of all Sandboxes of which something is left here, running or not, for the gateway to discard."""
         await self._prepare()
         return self._recorded()
-
-    def shown(self) -> Mapping[str, str]:
-        """Return in-Sandbox path prefix to host path for the system folders and the interpreter."""
-        result = {
-            path: path for path in (*self._config.system_paths, *"/bin", "/sbin", "/lib", "/lib64")
-        }
-        if self._programs is not None and self._programs.python.prefix is not None:
-            result[programs.INSIDE_PYTHON] = str(self._programs.python.prefix)
-        return result
-
-    def last_exit(self, sandbox_id: str) -> ExitStatus | None:
-        """Return how a Sandbox ended while no gateway watched; None: no record. Gone after `discard`."""
-        return recorded_exit(self._directory(sandbox_id))
 
     # ---- preparation
 

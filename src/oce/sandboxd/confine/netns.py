@@ -78,14 +78,14 @@ def redirect_rules() -> str:
     """
     kept = ", ".join(str(port) for port in LISTENED_PORTS if port != CATCH_ALL_PORT)
     return (
-        "table inet oce { chain out { type nat hook output priority -100; policy accept;\n"
+        "table inet oce {\nchain out {\ntype nat hook output priority -100; policy accept;\n"
         "ip daddr 127.0.0.0/8 return\n"
         f"ip daddr {OWN_IPV4} return\n"
         "ip6 daddr ::1 return\n"
         f"ip6 daddr {OWN_IPV6} return\n"
         f"tcp dport {{ {kept} }} return\n"
         f"meta l4proto tcp redirect to :{CATCH_ALL_PORT}\n"
-        "} }\n"
+        "}\n}\n"
     )
 
 

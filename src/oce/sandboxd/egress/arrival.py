@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
-import ssl
 import struct
 from typing import TYPE_CHECKING
 
@@ -22,7 +21,7 @@ from oce.sandboxd.egress.denial import Denial, policy_denial
 from oce.sandboxd.egress.exchange import Exchange, Origin
 from oce.sandboxd.egress.hello import HelloState, read_hello
 from oce.sandboxd.egress.names import belongs, is_synthetic, valid_name
-from oce.sandboxd.egress.pipe import BrokenPipeEnd, Pipe
+from oce.sandboxd.egress.pipe import Pipe
 from oce.sandboxd.egress.relay import splice
 from oce.sandboxd.egress.upstream import Target, UpstreamError
 
@@ -91,7 +90,7 @@ class Arrival:
         _, pipe = await loop.connect_accepted_socket(Pipe, self._sock)
         try:
             await self._judge(pipe, address, port, identity)
-        except (_DropError, BrokenPipeEnd, TimeoutError, ssl.SSLError, MintLimitError):
+        except (_DropError, ConnectionError, TimeoutError, MintLimitError):
             pipe.abort()
         except BaseException:
             pipe.abort()

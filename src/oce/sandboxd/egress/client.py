@@ -113,33 +113,43 @@ class UnixEgressClient:
 
     async def _call(self, op: str, descriptors: Sequence[int] = (), **arguments: object) -> object:
         async with self._turn:
-            self._ident += 1
-            ident = self._ident
-            if self._channel is None:
-                self._channel = await self._connect()
-            channel = self._channel
-            finished = False
+            kept = self._channel is not None
             try:
-                async with asyncio.timeout(CALL_SECONDS):
-                    await channel.send(encode({"id": ident, "op": op, **arguments}), descriptors)
-                    message, extra = await channel.receive()
-                for descriptor in extra:
-                    os.close(descriptor)
-                finished = True
-            except TimeoutError:
-                raise ConnectionError("the egress process does not answer") from None
-            except OSError as error:
-                raise ConnectionError("the egress process has gone") from error
-            finally:
-                # An answer that was not read would be taken for the next call's.
-                if not finished:
-                    channel.close()
-                    self._channel = None
-        answer = decode(message)
+                answer = await self._exchange(op, descriptors, arguments)
+            except ConnectionError:
+                # A kept connection may belong to a process that has gone since; every operation may be repeated.
+                if not kept:
+                    raise
+                answer = await self._exchange(op, descriptors, arguments)
         if "error" in answer:
             kind = NotInstalledError if answer.get("kind") == "not_installed" else EgressError
             raise kind(str(answer["error"]))
         return answer.get("ok")
+
+    async def _exchange(
+        self, op: str, descriptors: Sequence[int], arguments: Mapping[str, object]
+    ) -> Mapping[str, object]:
+        self._ident += 1
+        if self._channel is None:
+            self._channel = await self._connect()
+        channel = self._channel
+        finished = False
+        try:
+            async with asyncio.timeout(CALL_SECONDS):
+                request = {"id": self._ident, "op": op, **arguments}
+                await channel.send(encode(request), descriptors)
+                message, extra = await channel.receive()
+            for descriptor in extra:
+                os.close(descriptor)
+            finished = True
+        except OSError as error:  # TimeoutError is one
+            raise ConnectionError("the egress process does not answer") from error
+        finally:
+            # An answer that was not read would be taken for the next call's.
+            if not finished:
+                channel.close()
+                self._channel = None
+        return cast("Mapping[str, object]", decode(message))
 
     async def _connect(self) -> Channel:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)

@@ -51,7 +51,6 @@ WHOLE_BODY = 64 * 1024
 FRESH_SECONDS = 5.0
 """How long an idle upstream connection is trusted with a request that must not be sent twice."""
 LINGER_SECONDS = 1.0
-LINGER_BYTES = 1024 * 1024
 
 _REPEATABLE = frozenset({"GET", "HEAD", "OPTIONS"})
 _DEFAULT_PORT = {True: 443, False: 80}
@@ -232,18 +231,10 @@ class Exchange:
     # answers of our own
 
     async def _answer(self, denial: Denial) -> None:
-        """Answer and close; read on for a moment, so that a sending client sees the answer and no reset."""
-        pipe = self._pipe
-        pipe.write(render(denial))
-        loop = asyncio.get_running_loop()
-        end = loop.time() + LINGER_SECONDS
-        seen = 0
-        try:
-            while seen < LINGER_BYTES and await pipe.more(end - loop.time()):
-                seen += len(pipe.take(len(pipe.buffer)))
-        except TimeoutError:
-            pass
-        pipe.close()
+        """Answer and end the connection."""
+        self._pipe.on_gone = None
+        self._pipe.write(render(denial))
+        await self._pipe.part(LINGER_SECONDS)
 
     # relaying
 

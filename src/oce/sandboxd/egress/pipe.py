@@ -19,12 +19,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 HIGH_WATER = 128 * 1024
+IGNORED_BYTES = 1024 * 1024
 _DECRYPT = 65536
 _NO_LINGER = struct.pack("ii", 1, 0)
 
 
 class BrokenPipeEnd(ConnectionError):  # noqa: N818 - reads as what happened to the pipe
     """The connection ended where more was due."""
+
+
+class TlsFailedError(ConnectionError):
+    """The TLS handshake failed; the text is OpenSSL's short reason."""
 
 
 class Pipe(asyncio.Protocol):
@@ -47,6 +52,7 @@ class Pipe(asyncio.Protocol):
         self._outgoing = ssl.MemoryBIO()
         self._handshaken = False
         self._closing = False
+        self._left_to_ignore: int | None = None
         self.tls_error: str = ""
 
     # asyncio.Protocol
@@ -60,6 +66,11 @@ class Pipe(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Take bytes in; stop reading when nobody takes them out."""
+        if self._left_to_ignore is not None:
+            self._left_to_ignore -= len(data)
+            if self._left_to_ignore < 0:
+                self.abort()
+            return
         if self._tls is None:
             self.buffer += data
         else:
@@ -181,6 +192,20 @@ class Pipe(asyncio.Protocol):
         self._transport.write_eof()
         self._closing = True
 
+    async def part(self, seconds: float) -> None:
+        """End our side, and take in what the peer still sends for a moment: it reads our last words, not a reset."""
+        if self._transport is None or self.lost:
+            return
+        if self._tls is not None and self._handshaken:
+            self._unwrap()
+        self._closing = True
+        self._left_to_ignore = IGNORED_BYTES
+        self.buffer.clear()
+        self._transport.write_eof()
+        with contextlib.suppress(TimeoutError):
+            await self.more(seconds)
+        self._transport.close()
+
     def close(self) -> None:
         """End properly: what was queued still goes out."""
         if self._transport is None or self.lost:
@@ -211,7 +236,7 @@ class Pipe(asyncio.Protocol):
     ) -> None:
         """Do the handshake, as server when there is no hostname; buffered bytes belong to it.
 
-        Raises ssl.SSLError, TimeoutError, BrokenPipeEnd.
+        Raises TlsFailedError, TimeoutError, BrokenPipeEnd.
         """
         server = server_hostname is None
         self._tls = context.wrap_bio(
@@ -223,10 +248,10 @@ class Pipe(asyncio.Protocol):
         end = self._loop.time() + timeout
         while not self._handshaken:
             if self.tls_error:
-                raise ssl.SSLError(self.tls_error)
+                raise TlsFailedError(self.tls_error)
             if not await self.more(end - self._loop.time()) and not self._handshaken:
                 if self.tls_error:
-                    raise ssl.SSLError(self.tls_error)
+                    raise TlsFailedError(self.tls_error)
                 raise BrokenPipeEnd("the connection ended in the TLS handshake")
 
     def alpn(self) -> str | None:

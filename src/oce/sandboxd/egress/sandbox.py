@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 import struct
 import time
+import traceback
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
     from oce.sandboxd.egress.upstream import Dialer
     from oce.sandboxd.egress.vault import Vault
     from oce.sandboxd.place import EgressDescriptors
+
+log = logging.getLogger(__name__)
 
 ACCEPT_BATCH = 64
 SWEEP_SECONDS = 10.0
@@ -159,7 +163,16 @@ class ServedSandbox:
             work = self._dns_stream(sock) if port == DNS_PORT else self._arrive(sock, peer, port)
             task = self._loop.create_task(work)
             self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """Forget a finished connection; what it did not expect is told by its type alone."""
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            log.error(
+                "connection failed: %s at %s:%s", type(error).__name__, where.filename, where.lineno
+            )
 
     def _overflow(self, sock: socket.socket) -> None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)

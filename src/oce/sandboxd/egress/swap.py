@@ -115,7 +115,7 @@ class Swapper:
         return BodyScanner(self.marks)
 
     def _concerns(self, name: bytes, value: bytes) -> bool:
-        if self._mark.search(value) or self._mark.search(name):
+        if self._mark.search(value) or self._mark.search(name.upper()):
             return True
         return name == b"authorization" and value[:6].lower() == b"basic "
 
@@ -135,7 +135,7 @@ class Swapper:
             raise _unavailable("a placeholder of the request is not known here")
 
     def _field(self, name: bytes, value: bytes, destination: Destination) -> bytes:
-        if self._mark.search(name):
+        if self._mark.search(name.upper()):
             raise _unavailable("a placeholder stands where it cannot be replaced")
         plain = self._plain(destination)
         if self._mark.search(value):

@@ -16,7 +16,7 @@ import certifi
 
 from oce.policy.addresses import refusal
 from oce.policy.match import is_address
-from oce.sandboxd.egress.pipe import BrokenPipeEnd, Pipe
+from oce.sandboxd.egress.pipe import Pipe
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,7 +28,7 @@ RESOLVE_SECONDS = 5.0
 CONNECT_SECONDS = 10.0
 HANDSHAKE_SECONDS = 10.0
 IDLE_SECONDS = 30.0
-IDLE_PER_TARGET = 16
+IDLE_PER_TARGET = 128
 
 
 class UpstreamError(Exception):
@@ -127,11 +127,9 @@ async def _connect(addresses: Sequence[str], port: int) -> Pipe:
 async def _secure(pipe: Pipe, context: ssl.SSLContext, host: str) -> None:
     try:
         await pipe.start_tls(context, server_hostname=host, timeout=HANDSHAKE_SECONDS)
-    except (ssl.SSLError, TimeoutError, BrokenPipeEnd) as error:
+    except (ConnectionError, TimeoutError) as error:
         pipe.abort()
-        reason = (
-            error.reason if isinstance(error, ssl.SSLError) and error.reason else "no handshake"
-        )
+        reason = str(error) or "no answer"
         raise UpstreamError(
             "upstream_tls_failed", f"TLS to the upstream failed: {reason}"
         ) from None

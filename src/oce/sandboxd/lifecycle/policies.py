@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-from typing import TYPE_CHECKING
 
 from oce.policy.model import (
     Access,
@@ -24,11 +23,8 @@ from oce.policy.model import (
 )
 from oce.policy.validate import require_valid
 from oce.sandboxd.api.stubs import Proto, policy_pb, unknown_field
-from oce.sandboxd.lifecycle.providers import RULE_PREFIX, ports_of
+from oce.sandboxd.lifecycle.providers import ANY_BINARY, RULE_PREFIX, ports_of
 from oce.sandboxd.state.refusals import invalid, precondition
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 MAX_BYTES = 256 * 1024
 MAX_PATHS = 256
@@ -178,10 +174,15 @@ def network_policy(policy: Proto, *, authored: bool = False) -> NetworkPolicy:
     return converted
 
 
-def check_endpoints(endpoints: Sequence[Proto], where: str) -> None:
-    """Refuse profile endpoints that could not be enforced."""
-    for index, endpoint in enumerate(endpoints):
-        _endpoint(endpoint, f"{where}[{index}]")
+def check_profile(profile: Proto) -> None:
+    """Refuse a profile whose layer could not be enforced. Raises Refusal."""
+    if not profile.endpoints:
+        return
+    policy = policy_pb.SandboxPolicy(version=1)
+    rule = policy.network_policies[f"{RULE_PREFIX}{profile.id}"]
+    rule.endpoints.extend(profile.endpoints)
+    rule.binaries.extend(profile.binaries or [policy_pb.NetworkBinary(path=ANY_BINARY)])
+    network_policy(policy)
 
 
 def _endpoint(endpoint: Proto, where: str) -> Endpoint:

@@ -133,6 +133,10 @@ class Supervisor:
         """Spare a provider whose values are in the vault and whose record is about to be written."""
         self._written[provider_id] = self._m.clock.now()
 
+    def credential_recorded(self, provider_id: str) -> None:
+        """End the sparing: the record names the values now."""
+        self._written.pop(provider_id, None)
+
     async def _sweep(self) -> None:
         recent = self._m.clock.now() - _SPARED
         self._written = {name: at for name, at in self._written.items() if at > recent}

@@ -53,7 +53,7 @@ class Violation:
     problem: str
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Refusal(Exception):  # noqa: N818 - the word of the house for a typed no
     """A request that is not carried out."""
 

@@ -157,7 +157,7 @@ CREATE TABLE occ.credential_sources (
     driver_id TEXT COLLATE "C" NOT NULL,
     state TEXT NOT NULL,
     created_at TIMESTAMP WITH TIME ZONE DEFAULT clock_timestamp() NOT NULL,
-    effect_at TIMESTAMP WITH TIME ZONE DEFAULT clock_timestamp() NOT NULL,
+    effect_at TIMESTAMP WITH TIME ZONE,
     CONSTRAINT credential_sources_pk PRIMARY KEY (id),
     CONSTRAINT credential_sources_name_check CHECK (char_length(name) BETWEEN 1 AND 200),
     CONSTRAINT credential_sources_state_check CHECK (state IN ('registering', 'ready', 'deleting')),

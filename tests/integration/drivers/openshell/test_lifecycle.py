@@ -37,6 +37,6 @@ def test_abilities(bench):
     assert found.transport
     assert found.namespaces
     assert found.policies
-    assert found.live_policies is None
+    assert found.live_policies
     assert found.enrolls is None
     assert found.workspace_setup is None

@@ -17,12 +17,10 @@ def route_of(settings, revision):
 
 
 HELD = {
-    "runtimeFailure": {
-        "component": "agent",
-        "check": "login",
-        "checkedAt": "2026-01-02T03:04:05Z",
-        "code": "AUTHENTICATION_FAILED",
-    }
+    "component": "agent",
+    "check": "login",
+    "checkedAt": "2026-01-02T03:04:05Z",
+    "code": "AUTHENTICATION_FAILED",
 }
 
 

@@ -116,7 +116,7 @@ def held(**changes):
         "checkedAt": "2026-01-02T03:04:05.678Z",
         "code": "MODEL_PROBE_FAILED",
     }
-    return {"runtimeFailure": {**failure, **changes}}
+    return {**failure, **changes}
 
 
 def test_held_failure_with_a_known_cause_is_kept_and_an_unknown_cause_is_dropped():
@@ -142,8 +142,7 @@ def test_held_failure_with_a_known_cause_is_kept_and_an_unknown_cause_is_dropped
         None,
         [],
         {},
-        {"runtimeFailure": None},
-        {**held(), "more": 1},
+        {"runtimeFailure": held()},
         held(extra=1),
         held(component="gateway"),
         held(check="other"),

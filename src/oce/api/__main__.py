@@ -1,0 +1,7 @@
+"""`python -m oce.api`."""
+
+import sys
+
+from oce.api.main import main
+
+sys.exit(main())

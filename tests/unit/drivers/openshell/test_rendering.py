@@ -1,0 +1,237 @@
+"""Rendering is pure and golden: a change of these bytes is a new render version."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oce.contracts.refusals import DriverRefusal, RevisionUnsupported
+from oce.contracts.sandbox import (
+    EnvironmentLiteral,
+    EnvironmentSecret,
+    HarnessContext,
+    WorkspaceMount,
+)
+from oce.drivers.openshell import adoption, profiles, records
+from oce.drivers.openshell.policies import admit
+from oce.drivers.openshell.rendering import render
+from oce.drivers.openshell.settings import parse_settings
+from oce.drivers.openshell.wire import canonical_spec
+from oce.testing.openshell_bench import REVISION_ID, a_namespace, a_revision, requirements
+
+GOLDEN = Path(__file__).parent / "golden"
+RULE = {
+    "name": "source-control",
+    "binaries": [{"path": "/usr/bin/git"}],
+    "endpoints": [{"host": "github.com", "ports": [443], "protocol": "tcp", "tls": "skip"}],
+}
+KUBERNETES = {
+    "gateway": {"workspaceMode": "operator", "operatorNamespaceLabels": {"openshell.ai/x": "true"}},
+    "kubernetes": {
+        "runtimeClassName": "openshell-sandbox",
+        "serviceAccount": {"mode": "gatewayConfigured"},
+        "sandboxDataMount": {
+            "subPath": "workspace",
+            "mountPath": "/sandbox/enterprise",
+            "readOnly": False,
+        },
+        "userNamespaces": True,
+    },
+    "policy": {"process": {"runAsUser": "1000", "runAsGroup": "1000"}, "networkPolicies": [RULE]},
+}
+LOCAL = {"local": {"limits": {"memoryBytes": 1 << 30, "processes": 256, "cpuPercent": 150}}}
+
+
+def context(revision=None, **changes):
+    return HarnessContext(
+        namespace=a_namespace(),
+        revision=revision or a_revision(),
+        requirements=requirements(**changes),
+    )
+
+
+def mount(**changes):
+    values = {
+        "claim": "agents",
+        "sub_path": "a1/workspace",
+        "mount_path": "/sandbox/enterprise",
+        "read_only": False,
+    }
+    return WorkspaceMount(**{**values, **changes})
+
+
+CLAIM = (
+    mount(claim="pvc-a1", sub_path="workspace"),
+    mount(claim="pvc-a1", sub_path="state", mount_path="/sandbox/state", read_only=True),
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "changes"),
+    [("local", LOCAL, {}), ("kubernetes", KUBERNETES, {"workspace_mounts": CLAIM})],
+)
+def test_the_create_request_is_golden(name, settings, changes):
+    rendering = render("box", parse_settings(settings), context(**changes))
+    document = {
+        "create": rendering.create_request("ID"),
+        "provider": {
+            "name": rendering.provider,
+            "labels": rendering.provider_labels,
+            "config": rendering.provider_config,
+        },
+        "profile": rendering.profile.document,
+    }
+    text = json.dumps(document, indent=2, sort_keys=True) + "\n"
+    assert text == (GOLDEN / f"{name}.json").read_text()
+
+
+def test_equal_inputs_render_equally_and_adopt_themselves():
+    settings = parse_settings(LOCAL)
+    one, two = render("box", settings, context()), render("box", settings, context())
+    assert one == two
+    echo = records.SandboxRecord(
+        meta=records.Meta(
+            id="x",
+            name=one.sandbox,
+            workspace=one.workspace,
+            labels=one.labels,
+            annotations={**one.annotations, "internal.openshell.ai/a": "b"},
+            resource_version=1,
+        ),
+        spec={**canonical_spec(one.spec), "provider_attachment_epoch": "e"},
+        phase="SANDBOX_PHASE_READY",
+        exit_code=None,
+        restart_count=0,
+        reason="",
+    )
+    assert adoption.sandbox_difference(one, echo) is None
+    assert adoption.sandbox_difference(one, replace(echo, spec={})) == "spec.command"
+
+
+def test_paths_of_the_image_home_move_and_nothing_else():
+    environment = (
+        *requirements().environment,
+        EnvironmentLiteral(name="A", value="/home/node"),
+        EnvironmentLiteral(name="B", value="/home/nodes/x"),
+        EnvironmentLiteral(name="HOME", value="/elsewhere"),
+        EnvironmentLiteral(name="OPENCLAW_NODE_CA_PEM", value="pem"),
+    )
+    rendering = render("box", parse_settings(LOCAL), context(environment=environment))
+    found = rendering.spec["environment"]
+    assert found["A"] == "/sandbox/.openclaw-runtime/home"
+    assert found["CODEX_HOME"] == "/sandbox/.openclaw-runtime/home/.codex"
+    assert found["B"] == "/home/nodes/x"
+    assert found["HOME"] == "/sandbox/.openclaw-runtime/home"
+    assert "OPENCLAW_NODE_CA_PEM" not in found
+    assert rendering.provider_config["node_ca_pem"] == "pem"
+
+
+@pytest.mark.parametrize(
+    "mounts",
+    [
+        (),
+        (mount(claim="other"),),
+        (mount(), mount()),
+        (mount(), mount(mount_path="/sandbox/enterprise/x")),
+        (
+            mount(),
+            mount(mount_path="/sandbox/enterprise-x"),
+            mount(mount_path="/sandbox/enterprise-x/y"),
+        ),
+        (mount(), mount(mount_path="/data")),
+        (mount(), mount(mount_path="/sandbox/../etc")),
+        (mount(sub_path=""),),
+        (mount(sub_path="a/../b"),),
+        (mount(sub_path="/a"),),
+    ],
+)
+def test_a_mount_that_is_not_exactly_approved_is_refused(mounts):
+    with pytest.raises(RevisionUnsupported):
+        render("box", parse_settings(LOCAL), context(workspace_mounts=mounts))
+
+
+@pytest.mark.parametrize(
+    "mounts",
+    [
+        (mount(claim="c", sub_path="other"),),
+        (mount(claim="c", sub_path="workspace", read_only=True),),
+        (
+            mount(claim="c", sub_path="workspace"),
+            mount(claim="d", sub_path="workspace", mount_path="/sandbox/x"),
+        ),
+        (
+            mount(claim="c", sub_path="workspace"),
+            mount(claim="c", sub_path="h", mount_path="/sandbox/.openclaw-runtime/home"),
+        ),
+    ],
+)
+def test_the_kubernetes_data_mount_matches_exactly_one(mounts):
+    with pytest.raises(RevisionUnsupported):
+        render("box", parse_settings(KUBERNETES), context(workspace_mounts=mounts))
+
+
+def test_a_secret_environment_is_refused_before_everything_else():
+    entry = EnvironmentSecret(name="X", secret_name="s", secret_key="k")
+    with pytest.raises(RevisionUnsupported) as refused:
+        render("box", parse_settings(LOCAL), context(environment=(entry,)))
+    assert refused.value.code == "SANDBOX_SECRET_ENVIRONMENT_UNSUPPORTED"
+
+
+@given(st.text(max_size=20), st.text(max_size=40))
+def test_any_environment_renders_or_is_refused_but_never_leaks_a_reserved_name(name, value):
+    environment = (*requirements().environment, EnvironmentLiteral(name=name, value=value))
+    try:
+        rendering = render("box", parse_settings(LOCAL), context(environment=environment))
+    except DriverRefusal:
+        return
+    canonical_spec(rendering.spec)
+    assert not any(key.upper().startswith("OPENSHELL_") for key in rendering.spec["environment"])
+    assert rendering.spec["environment"]["HOME"] == "/sandbox/.openclaw-runtime/home"
+
+
+def test_an_admitted_snapshot_outlives_the_startup_defaults():
+    def snapshot_of(settings):
+        found = admit(
+            "box", settings.network_rules, additions=[], version=1, defaults=None, scope=None
+        )
+        return {
+            "driver_id": found.driver_id,
+            "version": found.version,
+            "defaults": found.defaults,
+            "additions": found.additions,
+        }
+
+    then = parse_settings({**LOCAL, "policy": {"networkPolicies": [RULE]}})
+    revision = a_revision(network_policy=json.loads(json.dumps(snapshot_of(then))))
+    now = parse_settings(LOCAL)
+    policies = render("box", now, context(revision)).spec["policy"]["network_policies"]
+    assert policies == render("box", then, context()).spec["policy"]["network_policies"]
+    assert list(policies) == ["source-control"]
+
+
+def test_the_profiles_have_stable_ids_and_marks():
+    runtime = profiles.codex_runtime()
+    assert runtime.document["annotations"] == {"openclaw.dev/managed-by": runtime.mark}
+    assert next(f["content"] for f in runtime.document["files"]) == "{{config.runtime_json}}"
+    default = profiles.openai("https://api.openai.com/v1", "authorization", ["/b"])
+    custom = profiles.openai("https://m.example:8443/x", "authorization", ["/b"])
+    header = profiles.openai("https://m.example:8443/x", "x-api-key", ["/b"])
+    assert default.id == "oce-openai"
+    assert len({default.id, custom.id, header.id}) == 3
+    assert custom.document["endpoints"][0]["path"] == "/x/**"
+    assert custom.document["endpoints"][0]["ports"] == [8443]
+    assert header.document["credentials"][0]["header_name"] == "x-api-key"
+    assert (
+        profiles.openai("https://api.openai.com/v1", "authorization", ["/c"]).mark != default.mark
+    )
+
+
+def test_the_revision_id_is_in_no_name():
+    rendering = render("box", parse_settings(LOCAL), context())
+    assert len(rendering.sandbox) == 19
+    assert REVISION_ID not in rendering.sandbox
