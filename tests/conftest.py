@@ -98,7 +98,9 @@ def postgres_cluster() -> Iterator[Cluster]:
 def test_database(postgres_cluster: Cluster) -> Iterator[TestDatabase]:
     name = f"t{next(_NUMBERS)}"
     with psycopg.connect(postgres_cluster.superuser_url(), autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name} TEMPLATE occ OWNER occ_migrator")
+        connection.execute(
+            f"CREATE DATABASE {name} TEMPLATE occ OWNER occ_migrator STRATEGY file_copy"
+        )
         connection.execute(f"GRANT CONNECT ON DATABASE {name} TO occ_app, occ_migrator")
     yield TestDatabase(postgres_cluster, name)
     with psycopg.connect(postgres_cluster.superuser_url(), autocommit=True) as connection:

@@ -184,7 +184,11 @@ class SandboxResourceRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HarnessEndpoint:
-    """Provider-owned transport: a ws/wss origin. `control_url` is how this control plane itself reaches it."""
+    """Provider-owned transport: a ws/wss origin.
+
+    `control_url` is the origin that can be dialled from here (the provider's endpoint); who dials it sends `Host`, and for a name in
+    `url`'s certificate the TLS server name, of `url`.
+    """
 
     url: str
     control_url: str

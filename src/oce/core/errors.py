@@ -15,6 +15,8 @@ Disclosure (reference/control-plane.md §2.4): a message beyond the catalogue's 
 and the look-up; everything earlier stays generic, so that 403 and 404 tell nothing.
 """
 
+# ruff: noqa: N818 - an answer of a use case, not a malfunction
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -122,41 +124,38 @@ class PublicError:
     retry_after: int | None = None
 
 
-def _public(code: str, message: str = "", details: tuple[Detail, ...] = ()) -> PublicError:
+_FIXED: Final = (
+    (UnsupportedByDriver, "NOT_IMPLEMENTED"),
+    (NotVisible, "DEPENDENCY_UNAVAILABLE"),
+)
+"""Exceptions of the contracts that carry no code of their own."""
+
+
+def public(error: BaseException) -> PublicError:
+    """Map any exception to its public form. What is in no known tree becomes INTERNAL_ERROR and shows nothing of itself."""
+    code, message, details = _shown(error)
     row = CATALOGUE[code]
     return PublicError(
         status=row.http or 500,
         code=code,
         message=message or row.message,
-        details=details,
+        details=details[:DETAILS_MAX],
         hint=row.hint,
         docs=row.docs,
+        retry_after=error.retry_after if isinstance(error, RateLimited) else None,
     )
 
 
-def public(error: BaseException) -> PublicError:
-    """Map any exception to its public form. What is not in a known tree becomes INTERNAL_ERROR and shows nothing of itself."""
-    if isinstance(error, RateLimited):
-        row = CATALOGUE[error.code]
-        return PublicError(
-            status=429,
-            code=error.code,
-            message=error.message,
-            hint=row.hint,
-            docs=row.docs,
-            retry_after=error.retry_after,
-        )
+def _shown(error: BaseException) -> tuple[str, str, tuple[Detail, ...]]:
+    """Return (code, message or "", details)."""
     if isinstance(error, CoreError):
-        return _public(error.code, error.message, error.details)
+        return error.code, error.message, error.details
     if isinstance(error, StoreError):
-        return _public(error.code)
+        return error.code, "", ()
     if isinstance(error, ConfigurationRefused):
-        return _public("INVALID_REQUEST", details=tuple(error.details)[:DETAILS_MAX])
-    if isinstance(error, UnsupportedByDriver):
-        return _public("NOT_IMPLEMENTED")
+        return "INVALID_REQUEST", str(error)[:MESSAGE_MAX], tuple(error.details)
     if isinstance(error, DriverRefusal):
-        code = error.code if CATALOGUE[error.code].http else "DEPENDENCY_UNAVAILABLE"
-        return _public(code, CATALOGUE[error.code].message)
-    if isinstance(error, NotVisible):
-        return _public("DEPENDENCY_UNAVAILABLE")
-    return _public("INTERNAL_ERROR")
+        row = CATALOGUE[error.code]
+        return error.code if row.http else "DEPENDENCY_UNAVAILABLE", row.message, ()
+    code = next((code for kind, code in _FIXED if isinstance(error, kind)), "INTERNAL_ERROR")
+    return code, "", ()

@@ -7,7 +7,6 @@ again), so it is not signed; one of another list or a damaged one is refused.
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
@@ -22,6 +21,7 @@ T = TypeVar("T")
 LIMIT_DEFAULT: Final = 50
 LIMIT_MAX: Final = 200
 _CURSOR_MAX: Final = 1024
+_CURSOR_PARTS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,21 +51,29 @@ def encode(listing: str, key: Key) -> str:
 
 def decode(listing: str, cursor: str) -> Key:
     """Return the key of a cursor. Raises InvalidRequest for another list's or a damaged one."""
-    try:
-        if len(cursor) > _CURSOR_MAX:
-            raise ValueError
-        raw = base64.b64decode(
-            cursor.encode("ascii") + b"=" * (-len(cursor) % 4), altchars=b"-_", validate=True
-        )
-        name, first, second = json.loads(raw)
-        if name != listing or not isinstance(first, str) or not isinstance(second, str):
-            raise ValueError
-    except (ValueError, TypeError, binascii.Error, RecursionError) as error:
+    known = _parsed(cursor)
+    if known is None or known[0] != listing:
         raise InvalidRequest(
-            "The cursor is not one of this list.",
-            details=(Detail("/cursor", "INVALID_VALUE"),),
-        ) from error
-    return first, second
+            "The cursor is not one of this list.", details=(Detail("/cursor", "INVALID_VALUE"),)
+        )
+    return known[1], known[2]
+
+
+def _parsed(cursor: str) -> tuple[str, str, str] | None:
+    if len(cursor) > _CURSOR_MAX or not cursor.isascii():
+        return None
+    try:
+        raw = base64.b64decode(
+            cursor.encode() + b"=" * (-len(cursor) % 4), altchars=b"-_", validate=True
+        )
+        document = json.loads(raw)
+    except (ValueError, RecursionError):
+        return None
+    if isinstance(document, list) and len(document) == _CURSOR_PARTS:
+        name, first, second = document
+        if isinstance(name, str) and isinstance(first, str) and isinstance(second, str):
+            return name, first, second
+    return None
 
 
 async def collect(

@@ -90,13 +90,20 @@ async def parent(
     return found
 
 
-async def existing(platform: Platform, actor: Actor, ref: str) -> Namespace:
-    """Return the Namespace of a list, whose elements are authorized one by one. Absent looks like foreign: NotFound."""
+async def listed(platform: Platform, actor: Actor, ref: str) -> Namespace | None:
+    """Return the Namespace of a list whose elements are authorized one by one.
+
+    An absent one is NotFound for who may read it, and None (an empty list, as for a foreign one) for anybody else.
+    """
     async with platform.db.read() as reader:
         found = await find_namespace(reader, ref)
-    if found is None or not guard.key_reaches(actor, "namespace", found.id, found.id):
+    if found is not None and guard.key_reaches(actor, "namespace", found.id, found.id):
+        return found
+    if found is None and all(
+        await guard.allowed_each(platform, actor, "read", "namespace", [(ref, ref)])
+    ):
         raise NotFound
-    return found
+    return None
 
 
 async def resource(

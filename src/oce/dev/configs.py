@@ -7,7 +7,6 @@ tokens are named by path.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import yaml
@@ -16,22 +15,13 @@ from oce.dev.layout import CODEX_TARGET, HARNESS_TARGET
 
 if TYPE_CHECKING:
     from oce.dev.layout import Programs
+    from oce.dev.operator_settings import UpstreamOverride
     from oce.dev.pki import ServerIdentity
     from oce.dev.state import Ports, StateDirectory
 
 SANDBOX_ID: Final = "sandbox-openshell-local"
 CREDENTIALS_ID: Final = "credentials-openshell-local"
 MOUNT_SOURCE: Final = "agents"
-
-
-@dataclass(frozen=True, slots=True)
-class UpstreamOverride:
-    """An operator's redirection of one model endpoint to an address of this machine (demo and tests)."""
-
-    host: str
-    port: int
-    connect: str
-    ca_file: str
 
 
 def startup_yaml(state: StateDirectory, ports: Ports, programs: Programs) -> str:

@@ -1,11 +1,12 @@
 """Lay the programs that run inside Sandboxes where every uid can read them, and say where they are.
 
 Codex's binary is shown to Sandboxes straight from its wheel when other uids can read it there, else from a hard link or copy below the
-state directory's `runtime` folder (root-owned, 0755). The Harness programs are installed there too. Nothing is downloaded here.
+state directory's `runtime` folder (ours, 0755). The Harness programs are installed there too. Nothing is downloaded here.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from dataclasses import dataclass
@@ -36,26 +37,28 @@ class Programs:
 
 
 def find_codex() -> Path:
-    """Return the folder that holds `bin/codex`. OCC_CODEX_BINARY names another binary. Raises LayoutError."""
+    """Return the Codex binary: the one that OCC_CODEX_BINARY names, else the wheel's. Raises LayoutError."""
     if named := os.environ.get("OCC_CODEX_BINARY"):
         binary = Path(named).absolute()
-        if not os.access(binary, os.X_OK):
-            raise LayoutError(f"OCC_CODEX_BINARY names no executable: {binary}")
-        return binary.parent.parent if binary.parent.name == "bin" else binary.parent
+        if not binary.is_file() or not os.access(binary, os.X_OK):
+            raise LayoutError(
+                f"OCC_CODEX_BINARY names no executable file: {binary}; unset it to use the installed Codex"
+            )
+        return binary
     spec = find_spec("codex_cli_bin")
     if spec is None or spec.origin is None:
         raise LayoutError("the Codex binary is missing: pip install 'openclaw-enterprise[codex]'")
-    return Path(spec.origin).parent
+    return Path(spec.origin).parent / "bin" / "codex"
 
 
 def install_programs(state: StateDirectory, interpreter: str) -> Programs:
     """Install what Sandboxes run. `interpreter` is the Python inside the Sandbox. Raises LayoutError, OSError."""
-    codex = find_codex()
-    binary = codex / "bin" / "codex"
-    if not binary.exists():
-        binary = next(iter(codex.glob("codex")), binary)
-    if not readable_by_everyone(binary) or binary.parent.name != "bin":
-        codex = _copy_codex(binary, state.runtime / "codex")
+    binary = find_codex()
+    if os.environ.get("OCC_CODEX_BINARY") or not readable_by_everyone(binary):
+        # A folder that somebody named may hold more than Codex, and that is nothing to show to Sandboxes.
+        codex = _lay_codex(binary.resolve(), state.runtime / "codex")
+    else:
+        codex = binary.parent.parent
     target = state.runtime / "harness"
     target.mkdir(exist_ok=True, mode=0o755)
     target.chmod(0o755)
@@ -72,20 +75,37 @@ def readable_by_everyone(path: Path) -> bool:
     )
 
 
-def _copy_codex(binary: Path, target: Path) -> Path:
-    copy = target / "bin" / "codex"
-    source = binary.resolve()
-    if (
-        copy.exists()
-        and copy.stat().st_size == source.stat().st_size
-        and copy.stat().st_mtime_ns >= source.stat().st_mtime_ns
-    ):
+def _lay_codex(source: Path, target: Path) -> Path:
+    """Put the binary at `target/bin/codex`, 0755 and ours alone to change; one that is there already stays."""
+    place = target / "bin" / "codex"
+    there, wanted = _identity(place), _identity(source)
+    if there == wanted:
         return target
-    copy.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
-    copy.unlink(missing_ok=True)
+    place.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
+    fresh = place.with_name(".codex.new")
+    fresh.unlink(missing_ok=True)
     try:
-        os.link(source, copy)
+        _link(source, fresh)
     except OSError:
-        shutil.copy2(source, copy)
-    copy.chmod(0o755)
+        shutil.copyfile(source, fresh)
+        fresh.chmod(0o755)
+        details = source.stat()
+        os.utime(fresh, ns=(details.st_atime_ns, details.st_mtime_ns))
+    fresh.replace(place)
     return target
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        details = path.stat()
+    except OSError:
+        return None
+    return details.st_size, details.st_mtime_ns
+
+
+def _link(source: Path, target: Path) -> None:
+    """Link instead of copying 200 MB, where the file's owner and mode are already right. Raises OSError."""
+    details = source.stat()
+    if details.st_uid != os.geteuid() or details.st_mode & 0o777 != 0o755:  # noqa: PLR2004 - a mode
+        raise PermissionError(errno.EPERM, "the file is not ours alone")
+    os.link(source, target)

@@ -125,11 +125,12 @@ def _tool_call(tools: object, command: str, number: int) -> dict[str, Any] | Non
     name = next((each for each in _SHELL_TOOLS if each in names), None)
     if name is None:
         return None
-    arguments: dict[str, Any] = {
+    shapes: dict[str, dict[str, Any]] = {
         "exec_command": {"cmd": command},
         "shell_command": {"command": command},
         "shell": {"command": ["bash", "-lc", command]},
-    }[name]
+    }
+    arguments = shapes[name]
     return {
         "type": "function_call",
         "id": f"fc_{number:08d}",
@@ -200,7 +201,7 @@ def respond(body: Mapping[str, Any], number: int) -> tuple[dict[str, Any], list[
             "total_tokens": words_in + 1,
         },
     }
-    created = {"response": {**base, "status": "in_progress", "output": []}}
+    created: dict[str, Any] = {"response": {**base, "status": "in_progress", "output": []}}
     named = [
         ("response.created", created),
         *middle,

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from oce.dev.state import write_private
+from oce.dev.files import write_private
 
 if TYPE_CHECKING:
     from pathlib import Path

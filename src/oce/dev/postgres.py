@@ -1,29 +1,37 @@
 """A private PostgreSQL of one state directory: where its binaries are, how it starts and how it stops.
 
 It listens on a unix socket alone, in a directory that only its uid (and root) can enter: the file system is the authentication. As
-root it runs under an unprivileged uid that exists nowhere but in its private account files (`unprivileged`). It knows nothing of
-schemas or roles; `store.provision` makes those.
+root it runs under an unprivileged uid that exists nowhere but in its private account files (`unprivileged`); a user whom no account file
+names gets the same private view for `initdb`, which wants a name. It knows nothing of schemas or roles; `store.provision` makes those.
 """
 
 from __future__ import annotations
 
 import os
+import pwd
 import shutil
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
 from oce.dev import unprivileged
+from oce.dev.processes import alive
 
 POSTGRES_UID: Final = 299_999
 """Host uid of PostgreSQL when we are root; below the range of Sandbox uids, named in no account file of the host."""
 _SOCKET_PATH_MAX: Final = 107
 ENVIRONMENT: Final = {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "TZ": "UTC"}
+_PATIENCE_SECONDS: Final = 2.0
+_SSL_REQUEST: Final = struct.pack("!II", 8, 80_877_103)
+"""PostgreSQL's question whether it speaks TLS: the cheapest one that only a PostgreSQL answers."""
 _SETTINGS: Final = {
     "listen_addresses": "",
     "unix_socket_permissions": "0700",
@@ -112,11 +120,14 @@ class Postgres:
 
     def __init__(self, plan: PostgresPlan) -> None:
         self._plan = plan
-        self._binaries = _readable_binaries(plan.runtime)
+
+    @cached_property
+    def _binaries(self) -> Path:
+        return _readable_binaries(self._plan.runtime)
 
     def prepare(self) -> None:
         """Make directories and, on first use, the cluster. Raises PostgresError."""
-        if len(str(self._plan.sockets / ".s.PGSQL.5432")) > _SOCKET_PATH_MAX:
+        if len(os.fsencode(self._plan.sockets / ".s.PGSQL.5432")) > _SOCKET_PATH_MAX:
             raise PostgresError(
                 f"the state directory's path is too long for a unix socket: {self._plan.root}"
             )
@@ -129,25 +140,19 @@ class Postgres:
         return self._as_owner([str(self._binaries / "postgres"), *self._arguments()])
 
     def ready(self) -> bool:
-        """Tell whether the server of this directory accepts connections."""
+        """Tell whether the server of this directory says that it accepts connections."""
         return self.pid() is not None and _ready(self._plan.data)
 
-    def start(self, deadline_seconds: float = 30.0) -> int:
-        """Prepare, start the server and return its pid when it accepts connections. Raises PostgresError."""
-        self.prepare()
-        if running := self.pid():
-            return running
-        with self._plan.log.open("ab") as log:
-            process = subprocess.Popen(  # noqa: S603 - our own program and arguments
-                self.command(),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                cwd="/",
-                env=ENVIRONMENT,
-            )
-        return self._wait_ready(process, deadline_seconds)
+    def answers(self) -> bool:
+        """Ask the server on its socket whether it speaks PostgreSQL now."""
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+                connection.settimeout(_PATIENCE_SECONDS)
+                connection.connect(str(self._plan.sockets / ".s.PGSQL.5432"))
+                connection.sendall(_SSL_REQUEST)
+                return connection.recv(1) in {b"N", b"S"}
+        except OSError:
+            return False
 
     def stop(self, deadline_seconds: float = 20.0) -> None:
         """Stop the server (fast shutdown); absent is fine."""
@@ -156,7 +161,7 @@ class Postgres:
             return
         os.kill(pid, signal.SIGINT)
         end = time.monotonic() + deadline_seconds
-        while _alive(pid):
+        while alive(pid):
             if time.monotonic() > end:
                 os.kill(pid, signal.SIGQUIT)
                 end += deadline_seconds
@@ -173,15 +178,16 @@ class Postgres:
 
     def _prepare_directories(self) -> None:
         root = os.geteuid() == 0
+        uid, gid = (POSTGRES_UID, POSTGRES_UID) if root else (os.geteuid(), os.getegid())
         for directory in (self._plan.root, self._plan.sockets):
             directory.mkdir(parents=True, exist_ok=True, mode=0o700)
             if root:
-                os.chown(directory, POSTGRES_UID, POSTGRES_UID)
-        if root:
+                os.chown(directory, uid, gid)
+        if root or not _has_account(uid):
             (self._plan.root / "passwd").write_text(
-                f"root:x:0:0::/:\npostgres:x:{POSTGRES_UID}:{POSTGRES_UID}::/:/bin/false\n"
+                f"root:x:0:0::/:\npostgres:x:{uid}:{gid}::/:/bin/false\n"
             )
-            (self._plan.root / "group").write_text(f"root:x:0:\npostgres:x:{POSTGRES_UID}:\n")
+            (self._plan.root / "group").write_text(f"root:x:0:\npostgres:x:{gid}:\n")
             for name in ("passwd", "group"):
                 (self._plan.root / name).chmod(0o644)
 
@@ -224,7 +230,8 @@ class Postgres:
         ]
 
     def _as_owner(self, command: list[str]) -> list[str]:
-        if os.geteuid() != 0:
+        uid = os.geteuid()
+        if uid != 0 and _has_account(uid):
             return command
         accounts = [str(self._plan.root / "passwd"), str(self._plan.root / "group")]
         return [
@@ -232,25 +239,18 @@ class Postgres:
             "-I",
             "-S",
             str(Path(unprivileged.__file__)),
-            str(POSTGRES_UID),
+            str(uid or POSTGRES_UID),
             *accounts,
             *command,
         ]
 
-    def _wait_ready(self, process: subprocess.Popen[bytes], deadline_seconds: float) -> int:
-        end = time.monotonic() + deadline_seconds
-        while time.monotonic() < end:
-            if process.poll() is not None:
-                raise PostgresError(
-                    f"PostgreSQL ended at once; see {self._plan.log}: {_tail(self._plan.log)}"
-                )
-            if _ready(self._plan.data):
-                return process.pid
-            time.sleep(0.005)
-        process.kill()
-        raise PostgresError(
-            f"PostgreSQL was not ready after {deadline_seconds:.0f} s; see {self._plan.log}"
-        )
+
+def _has_account(uid: int) -> bool:
+    try:
+        pwd.getpwuid(uid)
+    except KeyError:
+        return False
+    return True
 
 
 def _ready(data: Path) -> bool:
@@ -259,18 +259,3 @@ def _ready(data: Path) -> bool:
     except OSError:
         return False
     return len(lines) >= 8 and lines[7].strip() == "ready"  # noqa: PLR2004 - line 8 of postmaster.pid is the status
-
-
-def _alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state not in {"Z", "X"}
-
-
-def _tail(log: Path) -> str:
-    try:
-        return log.read_text(errors="replace").strip()[-400:]
-    except OSError:
-        return ""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _PATIENCE: Final = 2.0
 _MARKER_AGE: Final = 120.0
+"""A worker touches its liveness marker at least this often."""
 
 
 @lru_cache(maxsize=8)

@@ -9,9 +9,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import signal
+import subprocess
+import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
+
+from oce.dev.processes import end, record
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
 _POLL_SECONDS: Final = 0.01
 _STABLE_SECONDS: Final = 10.0
 _LONGEST_DELAY: Final = 15.0
+_STOP_SIGNAL: Final = 15
+_LAST_WORDS: Final = 1200
 
 
 class ProgramError(Exception):
@@ -28,16 +33,20 @@ class ProgramError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """What to run. `ready` answers whether it serves; `grace` bounds a polite stop."""
+    """What to run. `ready` answers whether it serves; `grace` bounds a polite stop.
+
+    `module` instead of `command` is a Python program of ours that is loaded ahead of time (`oce.dev.run`).
+    """
 
     name: str
-    command: Sequence[str]
     log: Path
     ready: Callable[[], Awaitable[bool]]
+    command: Sequence[str] = ()
+    module: Sequence[str] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     ready_seconds: float = 30.0
     grace: float = 10.0
-    stop_signal: int = signal.SIGTERM
+    stop_signal: int = _STOP_SIGNAL
     pid_file: Path | None = None
 
 
@@ -53,53 +62,75 @@ class ProgramState:
 
 
 class Keeper:
-    """Keeps programs until told to stop."""
+    """Keeps programs until told to stop. `changed` is called after every change of a state."""
 
     def __init__(self, changed: Callable[[], None] = lambda: None) -> None:
         self._states: dict[str, ProgramState] = {}
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._changed = changed
 
     def states(self) -> tuple[ProgramState, ...]:
-        """Return the state of every program in start order."""
+        """Return the state of every program in the order in which they were named first."""
         return tuple(self._states.values())
 
+    def load(self, program: Program) -> None:
+        """Start the process of a program that has a `module`, so that it loads; it runs when `start` is called."""
+        self._states[program.name] = ProgramState(program)
+        self._spawn(self._states[program.name])
+
     async def start(self, program: Program) -> None:
-        """Start a program and return when it is ready. Raises ProgramError."""
-        state = ProgramState(program)
-        self._states[program.name] = state
-        process = await self._spawn(state)
-        await self._wait_ready(state, process)
+        """Start a program (or let a loaded one run) and return when it is ready. Raises ProgramError."""
+        if program.name not in self._processes:
+            self._states[program.name] = ProgramState(program)
+            self._spawn(self._states[program.name])
+        state = self._states[program.name]
+        self._release(program.name)
+        await self._wait_ready(state)
         self._tasks[program.name] = asyncio.create_task(
-            self._keep(state, process), name=f"keep-{program.name}"
+            self._keep(state), name=f"keep-{program.name}"
         )
+
+    async def run_once(self, program: Program) -> None:
+        """Let a program run to its end. Raises ProgramError with its last words when it ends with another status than 0."""
+        if program.name not in self._processes:
+            self.load(program)
+        process = self._processes[program.name]
+        self._release(program.name)
+        await exited(process)
+        del self._processes[program.name], self._states[program.name]
+        if process.returncode != 0:
+            raise ProgramError(last_words(program.log) or f"{program.name} failed without a word")
 
     async def stop(self, name: str) -> None:
         """Stop one program; absent is fine."""
         task = self._tasks.pop(name, None)
         state = self._states.pop(name, None)
+        process = self._processes.pop(name, None)
         if task is not None:
             task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
-        if state is not None and state.pid is not None:
-            await _end(state.pid, state.program.grace, state.program.stop_signal)
+            await asyncio.wait({task})
+        if state is not None and process is not None:
+            await end(process.pid, state.program.grace, state.program.stop_signal)
+            process.wait()
+            if process.stdin is not None:
+                process.stdin.close()
         if state is not None and state.program.pid_file is not None:
             state.program.pid_file.unlink(missing_ok=True)
         self._changed()
 
     async def stop_all(self) -> None:
-        """Stop every program, the last started first."""
-        for name in reversed(list(self._states)):
-            await self.stop(name)
+        """Stop every program at once."""
+        await asyncio.gather(*(self.stop(name) for name in list(self._states)))
 
-    async def _spawn(self, state: ProgramState) -> asyncio.subprocess.Process:
+    def _spawn(self, state: ProgramState) -> None:
         program = state.program
+        loaded = [sys.executable, "-m", "oce.dev.run", *program.module]
         log = os.open(program.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
-            process = await asyncio.create_subprocess_exec(
-                *program.command,
-                stdin=asyncio.subprocess.DEVNULL,
+            process = subprocess.Popen(  # noqa: S603 - our own programs
+                loaded if program.module else program.command,
+                stdin=subprocess.PIPE if program.module else subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 env={**_base_environment(), **program.environment},
@@ -107,53 +138,81 @@ class Keeper:
             )
         finally:
             os.close(log)
+        self._processes[program.name] = process
         state.pid = process.pid
         state.ready = False
         if program.pid_file is not None:
-            program.pid_file.write_text(f"{process.pid} {start_time(process.pid)}\n")
+            record(program.pid_file, process.pid)
         self._changed()
-        return process
 
-    async def _wait_ready(self, state: ProgramState, process: asyncio.subprocess.Process) -> None:
-        program = state.program
-        end = asyncio.get_running_loop().time() + program.ready_seconds
+    def _release(self, name: str) -> None:
+        stdin = self._processes[name].stdin
+        if stdin is not None and not stdin.closed:
+            with contextlib.suppress(BrokenPipeError):
+                stdin.write(b"\n")
+                stdin.flush()
+            with contextlib.suppress(BrokenPipeError):
+                stdin.close()
+
+    async def _wait_ready(self, state: ProgramState) -> None:
+        program, process = state.program, self._processes[state.program.name]
+        patience = asyncio.get_running_loop().time() + program.ready_seconds
         while True:
+            # First whether it lives: a probe may be answered by somebody else on the same port.
+            status = process.poll()
+            if status is not None:
+                state.pid = None
+                state.last_exit = status
+                raise ProgramError(
+                    f"{program.name} ended {how_it_ended(status)} before it was ready. {quote(program.log)}"
+                )
             if await program.ready():
                 state.ready = True
                 self._changed()
                 return
-            if process.returncode is not None:
-                state.pid = None
+            if asyncio.get_running_loop().time() > patience:
                 raise ProgramError(
-                    f"{program.name} ended with {process.returncode} before it was ready. {_last_words(program.log)}"
-                )
-            if asyncio.get_running_loop().time() > end:
-                await _end(process.pid, 1.0)
-                state.pid = None
-                raise ProgramError(
-                    f"{program.name} was not ready after {program.ready_seconds:.0f} s. {_last_words(program.log)}"
+                    f"{program.name} was not ready after {program.ready_seconds:.0f} s. {quote(program.log)}"
                 )
             await asyncio.sleep(_POLL_SECONDS)
 
-    async def _keep(self, state: ProgramState, process: asyncio.subprocess.Process) -> None:
+    async def _keep(self, state: ProgramState) -> None:
         loop = asyncio.get_running_loop()
         delay = 0.0
         while True:
             started = loop.time()
-            state.last_exit = await process.wait()
+            process = self._processes[state.program.name]
+            state.last_exit = await exited(process)
             state.pid = None
             state.ready = False
             state.restarts += 1
             self._changed()
-            delay = (
-                0.0
-                if loop.time() - started > _STABLE_SECONDS
-                else min(max(delay * 2, 0.25), _LONGEST_DELAY)
-            )
+            stable = loop.time() - started > _STABLE_SECONDS
+            delay = 0.0 if stable else min(max(delay * 2, 0.25), _LONGEST_DELAY)
             await asyncio.sleep(delay)
-            process = await self._spawn(state)
-            with contextlib.suppress(ProgramError):
-                await self._wait_ready(state, process)
+            self._spawn(state)
+            self._release(state.program.name)
+            try:
+                await self._wait_ready(state)
+            except ProgramError:
+                await end(self._processes[state.program.name].pid, state.program.grace)
+
+
+async def exited(process: subprocess.Popen[bytes]) -> int:
+    """Wait for the end of a child without a thread or a poll; return its status as `subprocess` gives it."""
+    loop = asyncio.get_running_loop()
+    try:
+        descriptor = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        return process.wait()
+    over = asyncio.Event()
+    loop.add_reader(descriptor, over.set)
+    try:
+        await over.wait()
+    finally:
+        loop.remove_reader(descriptor)
+        os.close(descriptor)
+    return process.wait()
 
 
 def _base_environment() -> dict[str, str]:
@@ -161,56 +220,24 @@ def _base_environment() -> dict[str, str]:
     return {name: os.environ[name] for name in kept if name in os.environ}
 
 
-def start_time(pid: int) -> int:
-    """Return when a process started, in clock ticks since boot (field 22 of its stat); 0 when it is gone.
+def how_it_ended(status: int) -> str:
+    """Say an exit status in words."""
+    return f"by signal {-status}" if status < 0 else f"with status {status}"
 
-    With the pid it names a process that no later one can be mistaken for (failure case BR-39).
-    """
+
+def last_words(log: Path) -> str:
+    """Return the end of a log, whole lines."""
     try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:  # noqa: PTH123 - a kernel file
-            return int(file.read().rpartition(")")[2].split()[19])
-    except (OSError, IndexError, ValueError):
-        return 0
-
-
-async def end_recorded(pid_file: Path, grace: float = 5.0, polite: int = signal.SIGTERM) -> bool:
-    """End the program that a pid file names, if it is still that one; remove the file; tell whether it ran."""
-    try:
-        pid, started = (int(word) for word in pid_file.read_text().split())
-    except (OSError, ValueError):
-        pid, started = 0, 0
-    running = pid > 0 and started > 0 and start_time(pid) == started and alive(pid)
-    if running:
-        await _end(pid, grace, polite)
-    pid_file.unlink(missing_ok=True)
-    return running
-
-
-async def _end(pid: int, grace: float, polite: int = signal.SIGTERM) -> None:
-    """Ask a process group to end, then kill it; returns when the leader is gone."""
-    loop = asyncio.get_running_loop()
-    for number, patience in ((polite, grace), (signal.SIGKILL, 5.0)):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(pid, number)
-        end = loop.time() + patience
-        while loop.time() < end:
-            if not alive(pid):
-                return
-            await asyncio.sleep(_POLL_SECONDS)
-
-
-def alive(pid: int) -> bool:
-    """Tell whether a process runs; a zombie does not."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:  # noqa: PTH123 - a kernel file read in a poll loop
-            return file.read().rpartition(")")[2].split()[0] not in {"Z", "X"}
+        with log.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - _LAST_WORDS))
+            text = file.read().decode(errors="replace")
     except OSError:
-        return False
+        return ""
+    return (text.partition("\n")[2] if size > _LAST_WORDS else text).strip()
 
 
-def _last_words(log: Path) -> str:
-    try:
-        text = log.read_bytes()[-1200:].decode(errors="replace").strip()
-    except OSError:
-        text = ""
+def quote(log: Path) -> str:
+    """Return the sentence that quotes the end of a log."""
+    text = last_words(log)
     return f"Its log {log} ends with:\n{text}" if text else f"Its log {log} is empty."

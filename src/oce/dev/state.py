@@ -1,8 +1,8 @@
 """A state directory: everything one single-machine installation keeps, where it lies, and who holds it.
 
-The default directory gets fixed ports; every other one gets its own, derived from its path and kept in `state.json`, so that two
-directories never meet. A kernel lock says who runs it: it is released when its holder dies, however it dies. Nothing here starts or
-stops a program.
+The system's directory (`/var/lib/oce`, root) has fixed ports; every other one gets its own, derived from its path and kept in
+`state.json`, so that two directories, or two people on one host, do not meet. A kernel lock says who runs it: it is released when its
+holder dies, however it dies. Nothing here starts or stops a program.
 """
 
 from __future__ import annotations
@@ -12,9 +12,12 @@ import hashlib
 import json
 import os
 import socket
+import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+from oce.dev.files import write_private
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -22,6 +25,9 @@ if TYPE_CHECKING:
 _DEFAULT_BASE: Final = 17_670
 _FIRST_BASE, _LAST_BASE, _STRIDE = 20_000, 32_000, 8
 SYSTEM_ROOT: Final = Path("/var/lib/oce")
+_GRACE_SECONDS: Final = 0.25
+_LONGEST_ROOT: Final = 107 - len("/sandboxd/egress/control.sock")
+"""A unix socket's path has at most 107 bytes (unix(7)); this is the longest one below a state directory."""
 
 
 class StateError(Exception):
@@ -125,8 +131,18 @@ class StateDirectory:
         """The administrator's service key and internal tokens, 0600."""
         return self.root / "keys"
 
+    @property
+    def operator_file(self) -> Path:
+        """The operator's own settings; never written by us."""
+        return self.root / "operator.toml"
+
     def prepare(self) -> None:
-        """Make the directories: the root may be entered by others, only `runtime` and `agents` may be."""
+        """Make the directories: the root may be entered by others, only `runtime` and `agents` may be. Raises StateError."""
+        if len(os.fsencode(self.root)) > _LONGEST_ROOT:
+            raise StateError(
+                f"the state directory's path has {len(os.fsencode(self.root))} bytes, and unix sockets below it allow "
+                f"{_LONGEST_ROOT} at most; choose a shorter one: occ up --state-dir DIRECTORY"
+            )
         try:
             self.root.mkdir(parents=True, exist_ok=True)
             self.root.chmod(0o711)
@@ -147,19 +163,28 @@ class StateDirectory:
                 path.chmod(0o700)
         except OSError as error:
             raise StateError(
-                f"the state directory {self.root} cannot be used: {error.strerror}"
+                f"the state directory {self.root} cannot be used: {error.strerror} ({error.filename}); "
+                "choose one that you may write: occ up --state-dir DIRECTORY"
             ) from error
 
     def ports(self, base: int | None = None) -> Ports:
         """Return this directory's ports, choosing and keeping them on first use (or when `base` is given)."""
         if base is None and self.ports_file.exists():
-            return Ports(**json.loads(self.ports_file.read_text())["ports"])
+            return self._kept_ports()
         ports = Ports.from_base(base if base is not None else self._own_base())
         write_private(self.ports_file, json.dumps({"version": 1, "ports": asdict(ports)}))
         return ports
 
+    def _kept_ports(self) -> Ports:
+        try:
+            return Ports(**json.loads(self.ports_file.read_text(encoding="utf-8"))["ports"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise StateError(
+                f"{self.ports_file} cannot be read ({type(error).__name__}); `occ up --port-base NUMBER` writes it again"
+            ) from error
+
     def _own_base(self) -> int:
-        if self.root == default_root():
+        if self.root == SYSTEM_ROOT:
             return _DEFAULT_BASE
         slots = (_LAST_BASE - _FIRST_BASE) // _STRIDE
         number = int.from_bytes(hashlib.sha256(os.fsencode(self.root)).digest()[:4], "big")
@@ -181,6 +206,20 @@ def refuse_taken_ports(ports: Ports, names: tuple[str, ...]) -> None:
                 ) from error
 
 
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who holds a state directory; pid 0 when it has not written its name yet."""
+
+    pid: int
+    since: float
+
+    def __str__(self) -> str:
+        """Return it in words."""
+        if not self.pid:
+            return "a process that has not said its name yet"
+        return f"process {self.pid} since {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(self.since))}"
+
+
 class Lock:
     """Exclusive use of a state directory, by `flock`: a dead holder never blocks anybody (failure case BR-39)."""
 
@@ -188,17 +227,16 @@ class Lock:
         self._path = state.run / "lock"
         self._descriptor: int | None = None
 
-    def holder(self) -> int | None:
-        """Return the pid that holds the directory now, or None. Takes nothing."""
+    def holder(self) -> Holder | None:
+        """Return who holds the directory now, or None. Takes nothing and writes nothing."""
         try:
-            descriptor = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
-        except FileNotFoundError:
+            descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
             return None
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
-            text = os.pread(descriptor, 64, 0).decode(errors="replace").strip()
-            return int(text) if text.isdigit() else -1
+            return _described(descriptor)
         else:
             return None
         finally:
@@ -207,15 +245,12 @@ class Lock:
     def __enter__(self) -> Lock:  # noqa: PYI034 - not subclassed
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.pread(descriptor, 64, 0).decode(errors="replace").strip() or "unknown"
+            _take(descriptor)
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, json.dumps([os.getpid(), int(time.time())]).encode(), 0)
+        except BaseException:
             os.close(descriptor)
-            raise StateError(
-                f"this state directory is in use by process {holder}; `occ status` shows it, `occ down` stops it"
-            ) from None
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+            raise
         self._descriptor = descriptor
         return self
 
@@ -230,17 +265,26 @@ class Lock:
             self._descriptor = None
 
 
-def write_private(path: Path, content: str | bytes, mode: int = 0o600) -> None:
-    """Replace a file atomically with that mode."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+def _take(descriptor: int) -> None:
+    """Take the lock; a reader holds it for an instant, so a first refusal is asked again. Raises StateError."""
+    until = time.monotonic() + _GRACE_SECONDS
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > until:
+                raise StateError(
+                    f"this state directory is in use by {_described(descriptor)}; "
+                    "`occ status` shows it, `occ down` stops it"
+                ) from None
+            time.sleep(0.01)
+        else:
+            return
+
+
+def _described(descriptor: int) -> Holder:
     try:
-        os.fchmod(descriptor, mode)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content if isinstance(content, bytes) else content.encode())
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+        pid, since = json.loads(os.pread(descriptor, 64, 0))
+        return Holder(int(pid), float(since))
+    except (ValueError, TypeError):
+        return Holder(0, 0.0)

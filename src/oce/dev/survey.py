@@ -1,16 +1,24 @@
-"""What runs on this machine, each finding with the evidence it rests on (failure case BR-11)."""
+"""What runs on this machine, each finding with the evidence it rests on (failure case BR-11).
+
+Every program is asked now, as the one meant: a listener must prove itself with this directory's CA, a process must be the very one that was
+started here. A stranger on our port is not ours and is said to be a stranger.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from oce.dev import probes
 from oce.dev.postgres import Postgres, PostgresPlan
+from oce.dev.processes import recorded
 from oce.dev.state import Lock
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from oce.dev.state import StateDirectory
 
 
@@ -24,47 +32,85 @@ class ComponentStatus:
 
 
 async def survey(state: StateDirectory) -> tuple[ComponentStatus, ...]:
-    """Ask every program now; nothing is remembered from earlier."""
+    """Ask every program now; nothing is remembered from earlier. Raises StateError."""
     ports = state.ports()
-    own_ca = state.tls / "ca.crt"
-    holder = Lock(state).holder()
-    database = Postgres(PostgresPlan(root=state.postgres, runtime=state.runtime))
-    api, gateway, sandboxd = await asyncio.gather(
-        probes.answers(ports.private, "/readyz", None),
-        probes.answers(ports.gateway, "/healthz", own_ca),
-        probes.answers(ports.sandboxd, "/healthz", state.sandboxd / "auth" / "ca.crt"),
-    )
+    own, sandboxd = state.tls / "ca.crt", state.sandboxd / "auth" / "ca.crt"
     return (
-        ComponentStatus(
-            "supervisor",
-            holder is not None,
-            f"process {holder} holds the lock" if holder else "nobody holds the lock",
+        _supervisor(state),
+        await asyncio.to_thread(_postgresql, state),
+        *await asyncio.gather(
+            _listener(state, "sandboxd", ports.sandboxd, sandboxd),
+            _api(state, ports.api, ports.private, own),
         ),
-        ComponentStatus(
-            "postgresql",
-            database.ready(),
-            f"process {database.pid()} accepts connections"
-            if database.ready()
-            else "no server of this directory accepts connections",
-        ),
-        ComponentStatus(
-            "sandboxd", sandboxd, _answer(ports.sandboxd, sandboxd, "TLS by its own CA")
-        ),
-        ComponentStatus("api", api, _answer(ports.private, api, "/readyz on the private listener")),
-        ComponentStatus(
-            "worker",
-            probes.marker_fresh(state.run / "worker.alive"),
-            "its liveness marker is fresh"
-            if probes.marker_fresh(state.run / "worker.alive")
-            else "its liveness marker is old or absent",
-        ),
-        ComponentStatus(
-            "agent-gateway", gateway, _answer(ports.gateway, gateway, "TLS by the local CA")
-        ),
+        _worker(state),
+        await _listener(state, "agent-gateway", ports.gateway, own),
     )
 
 
-def _answer(port: int, serving: bool, how: str) -> str:
+def _supervisor(state: StateDirectory) -> ComponentStatus:
+    holder = Lock(state).holder()
+    evidence = "nobody holds the lock" if holder is None else f"{holder} holds the lock"
+    return ComponentStatus("supervisor", holder is not None, evidence)
+
+
+def _postgresql(state: StateDirectory) -> ComponentStatus:
+    database = Postgres(PostgresPlan(root=state.postgres, runtime=state.runtime))
+    pid = database.pid()
+    if pid is None:
+        return ComponentStatus("postgresql", False, "no server of this directory runs")
+    serving = database.answers()
+    said = "answers on its socket" if serving else "does not answer on its socket"
+    return ComponentStatus("postgresql", serving, f"process {pid} {said}")
+
+
+async def _listener(
+    state: StateDirectory, name: str, port: int, authority: Path
+) -> ComponentStatus:
+    pid = recorded(state.run / f"{name}.pid")
+    serving = await probes.answers(port, "/healthz", authority)
     if serving:
-        return f"port {port} answered ({how})"
-    return f"port {port} did not answer as ours; another process may hold it"
+        who = f"process {pid}" if pid else "a process that this supervisor did not start"
+        return ComponentStatus(name, True, f"port {port} answered, proven by its CA ({who})")
+    return ComponentStatus(name, False, _silence(pid, port))
+
+
+async def _api(
+    state: StateDirectory, port: int, private: int, authority: Path
+) -> ComponentStatus:
+    """The public listener proves who it is; only the private one tells whether the database answers."""
+    pid = recorded(state.run / "api.pid")
+    speaks, ready = await asyncio.gather(
+        probes.speaks(port, authority), probes.answers(private, "/readyz", None)
+    )
+    if speaks and ready and pid is not None:
+        return ComponentStatus(
+            "api", True, f"port {port} proven by its CA, port {private} says ready (process {pid})"
+        )
+    if speaks:
+        return ComponentStatus(
+            "api", False, f"port {port} is ours, but port {private} does not say ready (process {pid})"
+        )
+    return ComponentStatus("api", False, _silence(pid, port))
+
+
+def _worker(state: StateDirectory) -> ComponentStatus:
+    pid = recorded(state.run / "worker.pid")
+    if pid is None:
+        return ComponentStatus("worker", False, "its process does not run")
+    if not probes.marker_fresh(state.run / "worker.ready"):
+        return ComponentStatus("worker", False, f"process {pid} is not ready")
+    fresh = probes.marker_fresh(state.run / "worker.alive")
+    said = "its liveness marker is fresh" if fresh else "its liveness marker is old"
+    return ComponentStatus("worker", fresh, f"process {pid} runs and {said}")
+
+
+def _silence(pid: int | None, port: int) -> str:
+    if pid is not None:
+        return f"process {pid} runs, but port {port} does not answer as ours"
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        taken = probe.connect_ex(("127.0.0.1", port)) == 0
+    return (
+        f"its process does not run; port {port} is in use by another process"
+        if taken
+        else f"its process does not run; nothing listens on port {port}"
+    )

@@ -72,6 +72,12 @@ class Judge:
         self._policy = policy
         self._rules = sorted(policy.rules, key=lambda rule: rule.key)
         self._connections: dict[Connection, tuple[Verdict, tuple[_Pair, ...]]] = {}
+        self._asks_query = any(
+            matcher.query
+            for rule in policy.rules
+            for endpoint in rule.endpoints
+            for matcher in (*endpoint.allow, *endpoint.deny)
+        )
         self._requests: dict[tuple[Connection, Request], Verdict] = {}
 
     @property
@@ -93,6 +99,8 @@ class Judge:
 
     def request(self, connection: Connection, request: Request) -> Verdict:
         """Decide about one request; includes the decision about its connection."""
+        if request.query and not self._asks_query:
+            request = Request(request.method, request.path)
         key = (connection, request)
         verdict = self._requests.get(key)
         if verdict is None:
@@ -195,7 +203,8 @@ def _refuse(
 ) -> Verdict:
     """Refuse, unless every refusing endpoint only audits."""
     if any(endpoint.enforcement is Enforcement.ENFORCE for _, endpoint in refusing):
-        return _no(code, refusing[0][0].key, reason)
+        endpoints = tuple(endpoint for _, endpoint in deciding)
+        return _no(code, refusing[0][0].key, reason, endpoints)
     return Verdict(
         allowed=True,
         rule=refusing[0][0].key,
@@ -241,5 +250,5 @@ def _value(globs: Sequence[str], value: str) -> bool:
     return any(glob_matches(glob, value, _NOWHERE) for glob in globs)
 
 
-def _no(code: DenyCode, rule: str, reason: str) -> Verdict:
-    return Verdict(allowed=False, rule=rule, reason=reason, code=code)
+def _no(code: DenyCode, rule: str, reason: str, endpoints: tuple[Endpoint, ...] = ()) -> Verdict:
+    return Verdict(allowed=False, rule=rule, reason=reason, code=code, endpoints=endpoints)

@@ -7,7 +7,7 @@ one. Sentences carry host, port, program, method and path; never a query or a he
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from oce.policy.canonical import PathError, canonical_path
@@ -15,6 +15,7 @@ from oce.policy.codec import endpoint_document
 from oce.policy.decide import Connection, Judge, Request
 from oce.policy.match import normal_host
 from oce.policy.model import (
+    Access,
     DenyCode,
     Endpoint,
     Enforcement,
@@ -88,20 +89,28 @@ def addition_for(
     """Return the narrowest rule document that would allow what was denied, or None where no addition can."""
     if verdict.code in (DenyCode.DENY_RULE, DenyCode.IDENTITY, None) or not connection.binaries:
         return None
-    judged = request is not None and verdict.code is DenyCode.METHOD_PATH
-    endpoint = Endpoint(
-        host=connection.host,
-        ports=(connection.port,),
-        protocol=Protocol.REST if judged else Protocol.TCP,
-        enforcement=Enforcement.ENFORCE,
-        allow=(RequestMatcher(method=request.method, path=request.path),)
-        if judged and request
-        else (),
-    )
     return {
         "binaries": [{"path": binary} for binary in sorted(set(connection.binaries))],
-        "endpoints": [endpoint_document(endpoint)],
+        "endpoints": [endpoint_document(_endpoint_for(verdict, connection, request))],
     }
+
+
+def _endpoint_for(verdict: Verdict, connection: Connection, request: Request | None) -> Endpoint:
+    """Return the endpoint to add; it agrees with a deciding one, or it would be ambiguous or without effect."""
+    where = Endpoint(
+        host=connection.host, ports=(connection.port,), enforcement=Enforcement.ENFORCE
+    )
+    if request is None or verdict.code is not DenyCode.METHOD_PATH:
+        return where
+    decided = verdict.endpoints[0] if verdict.endpoints else replace(where, protocol=Protocol.REST)
+    return replace(
+        decided,
+        host=where.host,
+        ports=where.ports,
+        access=Access.NONE,
+        allow=(RequestMatcher(method=request.method, path=request.path),),
+        deny=(),
+    )
 
 
 def next_step(verdict: Verdict, addition: Mapping[str, object] | None) -> str:

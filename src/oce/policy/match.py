@@ -99,6 +99,7 @@ def _compatible(left: str, right: str, separator: str) -> bool:
     return left == right
 
 
+@lru_cache(maxsize=4096)
 def normal_host(host: str) -> str:
     """Return the one form in which hosts are compared: lower case, no trailing dot, IP literals compressed, no brackets."""
     text = host.strip().lower()

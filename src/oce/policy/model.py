@@ -122,8 +122,8 @@ class DenyCode(StrEnum):
 class Verdict:
     """One decision. `rule` is the key of the deciding rule, `-` if none; `reason` is a sentence fragment for logs.
 
-    `would_deny` is set when an audit endpoint let through what `enforce` would have refused. `endpoints` are the matching
-    endpoints of an allowed connection, most specific path first.
+    `would_deny` is set when an audit endpoint let through what `enforce` would have refused. `endpoints` are those that
+    decided: after an allow their `allowed_ips`, `tls` and `allow_encoded_slash` govern what follows.
     """
 
     allowed: bool

@@ -10,12 +10,14 @@ import argparse
 import asyncio
 import contextlib
 import errno
+import hashlib
 import json
 import logging
 import os
 import signal
 import sys
 import time
+import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,7 +34,7 @@ from oce.sandboxd.state.keys import Keys, ensure_keys, write_private
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 log = logging.getLogger("sandboxd")
 
@@ -135,6 +137,7 @@ async def _serve(
         await ensure_egress(directory.egress_socket, directory.egress, config_file)
 
     egress = UnixEgressClient(directory.egress_socket)
+    await _retire_stale_egress(egress, directory, config_file)
     gateway = await open_gateway(
         config,
         keys=keys,
@@ -155,6 +158,33 @@ async def _serve(
         await egress.close()
 
 
+async def _retire_stale_egress(
+    egress: UnixEgressClient, directory: StateDirectory, config_file: Path | None
+) -> None:
+    """End an egress process that was started with other operator settings: it reads them only at its start."""
+    digest = _egress_digest(config_file)
+    marker = directory.egress / "settings.sha256"
+    if not marker.exists() or marker.read_text(encoding="ascii") != digest:
+        await _end_egress(egress)
+        write_private(marker, digest.encode())
+
+
+def _egress_digest(config_file: Path | None) -> str:
+    text = "" if config_file is None else config_file.read_text(encoding="utf-8")
+    table = tomllib.loads(text).get("egress", {})
+    return hashlib.sha256(json.dumps(table, sort_keys=True, default=str).encode()).hexdigest()
+
+
+async def _end_egress(egress: UnixEgressClient) -> None:
+    """End a living egress process; a dead one is fine. Raises RefusedError."""
+    try:
+        pid = await egress.ping()
+        await egress.shutdown()
+    except ConnectionError:
+        return
+    await _until(lambda: not Path(f"/proc/{pid}/root").exists(), "the egress process")
+
+
 async def stop_all(config: GatewayConfig) -> None:
     """End the gateway, every Sandbox and the egress process of a state directory; records and keys stay."""
     directory = StateDirectory(config.state_dir)
@@ -169,10 +199,7 @@ async def stop_all(config: GatewayConfig) -> None:
                 await place.discard(sandbox_id)
             await place.close()
         egress = UnixEgressClient(directory.egress_socket)
-        with contextlib.suppress(ConnectionError):
-            pid = await egress.ping()
-            await egress.shutdown()
-            await _until(lambda: not Path(f"/proc/{pid}/root").exists(), "the egress process")
+        await _end_egress(egress)
         await egress.close()
     finally:
         lock.release()
@@ -187,9 +214,9 @@ async def _end_gateway(directory: StateDirectory) -> None:
     await _until(lambda: holder_of(directory.lock) is None, f"sandboxd process {pid}")
 
 
-async def _until(condition: object, what: str) -> None:
+async def _until(condition: Callable[[], bool], what: str) -> None:
     deadline = time.monotonic() + _STOP_SECONDS
-    while not condition():  # type: ignore[operator]
+    while not condition():
         if time.monotonic() > deadline:
             raise RefusedError(f"{what} does not end within {_STOP_SECONDS:g} s")
         await asyncio.sleep(_POLL)

@@ -78,7 +78,8 @@ class Launch:
 
     `sandbox_id` is the Sandbox's UUID; `uid_key` groups Sandboxes that share files and therefore a host uid (root mode only).
     `environment` is complete: nothing of the host's environment is added. `workdir` is absolute inside. An empty `command` starts
-    no main process: the Sandbox stays up for `exec` until it is stopped ("scratch").
+    no main process: the Sandbox stays up for `exec` until it is stopped ("scratch"). A non-empty `read_write_paths` narrows writing
+    from all writable mounts and temporary directories to those paths; a path of either list that cannot be kept is a LaunchFailedError.
     """
 
     sandbox_id: str

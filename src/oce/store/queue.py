@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 CLAIM_RACES: Final = 3
 """How often a claim is tried again after losing a race for a lane (SQLSTATE 23505, 40001, 40P01)."""
 STALE_BATCH: Final = 100
+REFUSED: Final = "REFUSED_CANDIDATE_STOP_PENDING"
 REASON_MAX: Final = 64
 _NOT_REASON: Final = re.compile(r"[^A-Z0-9_]")
 _EVIDENCE_ID: Final = re.compile(r"[A-Za-z0-9._~:@-]{1,64}")
@@ -202,6 +203,22 @@ class WorkQueue:
     ) -> None:
         """Extend the lease and record steps."""
         await self._move(claim, queue_sql.HEARTBEAT, steps, tx, lease=self.lease_seconds)
+
+    async def refuse(self, claim: Claim, refusal: str, data: Json | None) -> None:
+        """Record that a candidate is refused *before* it is removed, and extend the lease.
+
+        From here on every later claim of this work carries the refusal: whatever happens in between, the candidate is only removed.
+        """
+        await self._move(
+            claim,
+            queue_sql.REFUSE,
+            (),
+            None,
+            lease=self.lease_seconds,
+            code=REFUSED,
+            refusal=refusal,
+            refusal_data=_json({"stops": 0, "result": data}),
+        )
 
     async def complete(
         self,

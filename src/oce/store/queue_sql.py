@@ -86,6 +86,22 @@ WITH moved AS (
 steps AS ({_STEPS})
 SELECT idempotency_key FROM moved"""
 
+REFUSE: Final = f"""
+WITH moved AS (
+    UPDATE occ.controller_work w SET lease_expires_at = clock_timestamp() + %(lease)s * interval '1 second',
+        updated_at = clock_timestamp()
+    WHERE {_LIVE} RETURNING w.*),
+evidence AS ({
+    _evidence(
+        "'success'",
+        "%(code)s::text",
+        refusal="%(refusal)s::text",
+        refusal_data="%(refusal_data)s::jsonb",
+    )
+}),
+steps AS ({_STEPS})
+SELECT idempotency_key FROM moved"""
+
 COMPLETE: Final = f"""
 WITH moved AS (
     UPDATE occ.controller_work w SET state = 'succeeded', completed_at = clock_timestamp(), reason_code = %(code)s,

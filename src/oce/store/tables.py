@@ -7,7 +7,7 @@ by the database instead of being stored. Column meanings follow `oce.domain.reso
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from sqlalchemy import (
     BigInteger,
@@ -20,82 +20,52 @@ from sqlalchemy import (
     Index,
     Integer,
     LargeBinary,
-    MetaData,
     PrimaryKeyConstraint,
     Table,
     Text,
     UniqueConstraint,
     text,
 )
-from sqlalchemy.dialects.postgresql import JSONB, UUID
+from sqlalchemy.dialects.postgresql import UUID
 
-SCHEMA: Final = "occ"
-WORK_CHANNEL: Final = "occ_work"
-"""NOTIFY channel of enqueued work; the payload is the work's key."""
-
-metadata = MetaData(
-    schema=SCHEMA,
-    naming_convention={
-        "pk": "%(table_name)s_pk",
-        "fk": "%(table_name)s_%(column_0_name)s_fk",
-        "uq": "%(table_name)s_%(column_0_N_name)s_unique",
-        "ck": "%(table_name)s_%(constraint_name)s_check",
-    },
+from oce.store.columns import (
+    SCHEMA,
+    created,
+    document,
+    identifier,
+    metadata,
+    moment,
+    name_column,
+    named,
+    one_of,
 )
 
+__all__ = ("SCHEMA", "WORK_CHANNEL", "metadata")
 
-def _id(name: str = "id", *, nullable: bool = False, primary_key: bool = False) -> Column[str]:
-    return Column(name, Text(collation="C"), nullable=nullable, primary_key=primary_key)
-
-
-def _name() -> Column[str]:
-    return Column("name", Text(collation="C"), nullable=False)
-
-
-def _created(name: str = "created_at") -> Column[Any]:
-    return Column(
-        name, DateTime(timezone=True), nullable=False, server_default=text("clock_timestamp()")
-    )
-
-
-def _moment(name: str) -> Column[Any]:
-    return Column(name, DateTime(timezone=True))
-
-
-def _json(name: str, default: str | None = "'{}'::jsonb", *, nullable: bool = False) -> Column[Any]:
-    return Column(name, JSONB, nullable=nullable, server_default=text(default) if default else None)
-
-
-def _named() -> CheckConstraint:
-    return CheckConstraint("char_length(name) BETWEEN 1 AND 200", name="name")
-
-
-def _one_of(column: str, *values: str) -> CheckConstraint:
-    listed = ", ".join(f"'{value}'" for value in values)
-    return CheckConstraint(f"{column} IN ({listed})", name=column)
-
+WORK_CHANNEL: Final = "occ_work"
+"""NOTIFY channel of enqueued work; the payload is the work's key."""
 
 installation = Table(
     "installation",
     metadata,
-    _id(primary_key=True),
-    _name(),
-    _created(),
-    _named(),
+    identifier(primary_key=True),
+    name_column(),
+    created(),
+    named(),
 )
 Index("installation_singleton", text("(true)"), unique=True, _table=installation)
 
 namespaces = Table(
     "namespaces",
     metadata,
-    _id(primary_key=True),
-    _name(),
-    _id("existing_namespace", nullable=True),
+    identifier(primary_key=True),
+    name_column(),
+    identifier("existing_namespace", nullable=True),
     Column("status", Text, nullable=False),
-    _created(),
-    _moment("deleted_at"),
-    _named(),
-    _one_of("status", "provisioning", "ready", "failed", "deleting"),
+    created(),
+    moment("deleted_at"),
+    named(),
+    one_of("status", "provisioning", "ready", "failed", "deleting"),
     CheckConstraint("deleted_at IS NULL OR status = 'deleting'", name="tombstone"),
     UniqueConstraint("name", name="namespaces_name_unique"),
 )
@@ -110,14 +80,14 @@ Index("namespaces_page", namespaces.c.created_at, namespaces.c.id)
 iam_identities = Table(
     "iam_identities",
     metadata,
-    _id(primary_key=True),
+    identifier(primary_key=True),
     Column("kind", Text, nullable=False),
-    _id("namespace_id", nullable=True),
-    _id("agent_id", nullable=True),
+    identifier("namespace_id", nullable=True),
+    identifier("agent_id", nullable=True),
     Column("issuer", Text),
     Column("subject", Text),
-    _created(),
-    _one_of("kind", "principal", "service_principal"),
+    created(),
+    one_of("kind", "principal", "service_principal"),
     CheckConstraint(
         "(kind = 'principal') = (issuer IS NOT NULL AND subject IS NOT NULL)", name="subject"
     ),
@@ -137,17 +107,17 @@ Index("iam_identities_page", iam_identities.c.namespace_id, iam_identities.c.cre
 iam_groups = Table(
     "iam_groups",
     metadata,
-    _id(primary_key=True),
-    _id("namespace_id", nullable=True),
+    identifier(primary_key=True),
+    identifier("namespace_id", nullable=True),
     ForeignKeyConstraint(["namespace_id"], ["occ.namespaces.id"]),
 )
 
 iam_group_memberships = Table(
     "iam_group_memberships",
     metadata,
-    _id("group_id"),
-    _id("identity_id"),
-    _id("namespace_id", nullable=True),
+    identifier("group_id"),
+    identifier("identity_id"),
+    identifier("namespace_id", nullable=True),
     PrimaryKeyConstraint("group_id", "identity_id"),
     ForeignKeyConstraint(["group_id"], ["occ.iam_groups.id"], ondelete="CASCADE"),
     ForeignKeyConstraint(["identity_id"], ["occ.iam_identities.id"], ondelete="CASCADE"),
@@ -156,13 +126,13 @@ iam_group_memberships = Table(
 iam_roles = Table(
     "iam_roles",
     metadata,
-    _id(primary_key=True),
+    identifier(primary_key=True),
     Column("name", Text(collation="C")),
-    _id("namespace_id", nullable=True),
+    identifier("namespace_id", nullable=True),
     # The permissions of a built-in role come with the program; this column is empty for it.
-    _json("permissions", "'[]'::jsonb"),
+    document("permissions", "'[]'::jsonb"),
     Column("built_in", Boolean, nullable=False, server_default=text("false")),
-    _created(),
+    created(),
     CheckConstraint("name IS NULL OR char_length(name) BETWEEN 1 AND 200", name="name"),
     CheckConstraint("jsonb_typeof(permissions) = 'array'", name="permissions"),
     ForeignKeyConstraint(["namespace_id"], ["occ.namespaces.id"]),
@@ -171,15 +141,15 @@ iam_roles = Table(
 iam_access_bindings = Table(
     "iam_access_bindings",
     metadata,
-    _id(primary_key=True),
+    identifier(primary_key=True),
     Column("subject_kind", Text, nullable=False),
-    _id("subject_id"),
-    _id("role_id"),
-    _id("namespace_id", nullable=True),
+    identifier("subject_id"),
+    identifier("role_id"),
+    identifier("namespace_id", nullable=True),
     Column("resource_kind", Text),
-    _id("resource_id", nullable=True),
-    _created(),
-    _one_of("subject_kind", "identity", "group"),
+    identifier("resource_id", nullable=True),
+    created(),
+    one_of("subject_kind", "identity", "group"),
     CheckConstraint("(resource_kind IS NULL) = (resource_id IS NULL)", name="target"),
     ForeignKeyConstraint(["role_id"], ["occ.iam_roles.id"]),
     ForeignKeyConstraint(["namespace_id"], ["occ.namespaces.id"]),
@@ -194,26 +164,26 @@ Index(
 iam_restrictions = Table(
     "iam_restrictions",
     metadata,
-    _id(primary_key=True),
+    identifier(primary_key=True),
     Column("action", Text, nullable=False),
     Column("resource_kind", Text, nullable=False),
-    _id("namespace_id", nullable=True),
-    _id("resource_id", nullable=True),
-    _created(),
+    identifier("namespace_id", nullable=True),
+    identifier("resource_id", nullable=True),
+    created(),
 )
 Index("iam_restrictions_rule", iam_restrictions.c.resource_kind, iam_restrictions.c.action)
 
 service_keys = Table(
     "service_keys",
     metadata,
-    _id(primary_key=True),
-    _id("service_principal_id"),
-    _id("namespace_id", nullable=True),
+    identifier(primary_key=True),
+    identifier("service_principal_id"),
+    identifier("namespace_id", nullable=True),
     Column("name", Text(collation="C"), nullable=False),
     Column("secret_sha256", LargeBinary, nullable=False),
-    _created(),
+    created(),
     Column("expires_at", DateTime(timezone=True), nullable=False),
-    _moment("last_used_at"),
+    moment("last_used_at"),
     CheckConstraint("char_length(name) BETWEEN 1 AND 32", name="name"),
     CheckConstraint("octet_length(secret_sha256) = 32", name="secret"),
     ForeignKeyConstraint(["service_principal_id"], ["occ.iam_identities.id"], ondelete="CASCADE"),
@@ -224,19 +194,19 @@ Index("service_keys_page", service_keys.c.created_at, service_keys.c.id)
 secrets = Table(
     "secrets",
     metadata,
-    _id(primary_key=True),
-    _id("namespace_id"),
-    _name(),
-    _id("driver_id"),
+    identifier(primary_key=True),
+    identifier("namespace_id"),
+    name_column(),
+    identifier("driver_id"),
     # Ours: `writing` until the Secret driver answered, `deleting` from the accepted deletion on.
     Column("state", Text, nullable=False),
-    _id("backend_namespace_name", nullable=True),
-    _id("backend_name", nullable=True),
-    _id("backend_key", nullable=True),
-    _id("backend_uid", nullable=True),
-    _created(),
-    _named(),
-    _one_of("state", "writing", "ready", "deleting"),
+    identifier("backend_namespace_name", nullable=True),
+    identifier("backend_name", nullable=True),
+    identifier("backend_key", nullable=True),
+    identifier("backend_uid", nullable=True),
+    created(),
+    named(),
+    one_of("state", "writing", "ready", "deleting"),
     CheckConstraint(
         "state <> 'ready' OR (backend_namespace_name IS NOT NULL AND backend_name IS NOT NULL"
         " AND backend_key IS NOT NULL AND backend_uid IS NOT NULL)",
@@ -251,18 +221,18 @@ Index("secrets_page", secrets.c.namespace_id, secrets.c.created_at, secrets.c.id
 credential_sources = Table(
     "credential_sources",
     metadata,
-    _id(primary_key=True),
-    _id("namespace_id"),
-    _name(),
+    identifier(primary_key=True),
+    identifier("namespace_id"),
+    name_column(),
     Column("type", Text, nullable=False),
-    _json("config"),
-    _id("driver_id"),
+    document("config"),
+    identifier("driver_id"),
     Column("state", Text, nullable=False),
-    _created(),
+    created(),
     # Ours: when the last registration or update was sent whose answer is not known; it may land until 30 s after we gave up.
-    _moment("effect_at"),
-    _named(),
-    _one_of("state", "registering", "ready", "deleting"),
+    moment("effect_at"),
+    named(),
+    one_of("state", "registering", "ready", "deleting"),
     ForeignKeyConstraint(["namespace_id"], ["occ.namespaces.id"]),
     UniqueConstraint("namespace_id", "name", name="credential_sources_name_unique"),
     UniqueConstraint("namespace_id", "id", name="credential_sources_scope_unique"),
@@ -277,10 +247,10 @@ Index(
 credential_source_secrets = Table(
     "credential_source_secrets",
     metadata,
-    _id("credential_source_id"),
+    identifier("credential_source_id"),
     Column("field", Text, nullable=False),
-    _id("namespace_id"),
-    _id("secret_id"),
+    identifier("namespace_id"),
+    identifier("secret_id"),
     PrimaryKeyConstraint("credential_source_id", "field"),
     ForeignKeyConstraint(
         ["namespace_id", "credential_source_id"],
@@ -298,8 +268,8 @@ Index("credential_source_secrets_secret", credential_source_secrets.c.secret_id)
 configurations = Table(
     "configurations",
     metadata,
-    _id(primary_key=True),
-    _id("namespace_id"),
+    identifier(primary_key=True),
+    identifier("namespace_id"),
     # Ours: an optional name, so that applying a file twice finds the same document.
     Column("name", Text(collation="C")),
     Column("kind", Text, nullable=False),
@@ -307,10 +277,10 @@ configurations = Table(
     # Ours: the newest generation handed to the Configuration driver, so that an interrupted write never collides with the next one.
     Column("reserved_generation", BigInteger, nullable=False),
     Column("state", Text, nullable=False),
-    _json("secret_bindings"),
-    _created(),
-    _one_of("kind", "agent"),
-    _one_of("state", "writing", "ready", "deleting"),
+    document("secret_bindings"),
+    created(),
+    one_of("kind", "agent"),
+    one_of("state", "writing", "ready", "deleting"),
     CheckConstraint(
         "generation BETWEEN 1 AND 9007199254740991 AND reserved_generation >= generation",
         name="generation",
@@ -330,10 +300,10 @@ Index(
 configuration_secrets = Table(
     "configuration_secrets",
     metadata,
-    _id("configuration_id"),
+    identifier("configuration_id"),
     Column("environment", Text(collation="C"), nullable=False),
-    _id("namespace_id"),
-    _id("secret_id"),
+    identifier("namespace_id"),
+    identifier("secret_id"),
     PrimaryKeyConstraint("configuration_id", "environment"),
     ForeignKeyConstraint(
         ["namespace_id", "configuration_id"],
@@ -351,24 +321,24 @@ Index("configuration_secrets_secret", configuration_secrets.c.secret_id)
 agents = Table(
     "agents",
     metadata,
-    _id(primary_key=True),
-    _id("namespace_id"),
-    _name(),
-    _id("configuration_id"),
+    identifier(primary_key=True),
+    identifier("namespace_id"),
+    name_column(),
+    identifier("configuration_id"),
     Column("execution_mode", Text, nullable=False),
-    _id("service_principal_id"),
-    _json("harness_auth", None, nullable=True),
-    _id("harness_auth_secret_id", nullable=True),
-    _id("harness_auth_source_id", nullable=True),
-    _id("active_revision_id", nullable=True),
+    identifier("service_principal_id"),
+    document("harness_auth", None, nullable=True),
+    identifier("harness_auth_secret_id", nullable=True),
+    identifier("harness_auth_source_id", nullable=True),
+    identifier("active_revision_id", nullable=True),
     Column("desired_runtime_state", Text, nullable=False),
     Column("status", Text, nullable=False),
     Column("generation", BigInteger, nullable=False, server_default=text("1")),
-    _created(),
-    _named(),
-    _one_of("execution_mode", "embedded", "dedicated"),
-    _one_of("desired_runtime_state", "stopped", "running"),
-    _one_of("status", "active", "deleting"),
+    created(),
+    named(),
+    one_of("execution_mode", "embedded", "dedicated"),
+    one_of("desired_runtime_state", "stopped", "running"),
+    one_of("status", "active", "deleting"),
     CheckConstraint("status <> 'deleting' OR desired_runtime_state = 'stopped'", name="teardown"),
     CheckConstraint("generation BETWEEN 1 AND 9007199254740991", name="generation"),
     ForeignKeyConstraint(["namespace_id"], ["occ.namespaces.id"]),
@@ -406,10 +376,10 @@ Index("agents_page", agents.c.namespace_id, agents.c.created_at, agents.c.id)
 agent_credential_sources = Table(
     "agent_credential_sources",
     metadata,
-    _id("agent_id"),
+    identifier("agent_id"),
     Column("position", Integer, nullable=False),
-    _id("namespace_id"),
-    _id("credential_source_id"),
+    identifier("namespace_id"),
+    identifier("credential_source_id"),
     PrimaryKeyConstraint("agent_id", "position"),
     ForeignKeyConstraint(
         ["namespace_id", "agent_id"],
@@ -429,14 +399,14 @@ Index("agent_credential_sources_source", agent_credential_sources.c.credential_s
 agent_revisions = Table(
     "agent_revisions",
     metadata,
-    _id(primary_key=True),
-    _id("namespace_id"),
-    _id("agent_id"),
+    identifier(primary_key=True),
+    identifier("namespace_id"),
+    identifier("agent_id"),
     Column("revision_number", BigInteger, nullable=False),
-    _json("admitted_spec", None),
-    _created("admitted_at"),
+    document("admitted_spec", None),
+    created("admitted_at"),
     # Ours: set once everything this revision could have created was proved gone.
-    _moment("retired_at"),
+    moment("retired_at"),
     CheckConstraint("revision_number > 0", name="number"),
     CheckConstraint(
         "admitted_spec ?& array['configuration_id','configuration_generation','configuration',"
@@ -456,12 +426,12 @@ revision_references = Table(
     # Ours: what a revision refers to, so that "is this still in use" needs no look into documents.
     "revision_references",
     metadata,
-    _id("revision_id"),
+    identifier("revision_id"),
     Column("kind", Text, nullable=False),
-    _id("resource_id"),
+    identifier("resource_id"),
     PrimaryKeyConstraint("revision_id", "kind", "resource_id"),
     ForeignKeyConstraint(["revision_id"], ["occ.agent_revisions.id"], ondelete="CASCADE"),
-    _one_of("kind", "secret", "credential_source"),
+    one_of("kind", "secret", "credential_source"),
 )
 Index("revision_references_resource", revision_references.c.resource_id)
 
@@ -470,28 +440,28 @@ controller_work = Table(
     metadata,
     Column("idempotency_key", Text(collation="C"), primary_key=True),
     Column("work_kind", Text, nullable=False, server_default=text("'lifecycle'")),
-    _id("namespace_id"),
+    identifier("namespace_id"),
     # No foreign keys on these two: the row of a finished deletion stays as evidence after the Agent is gone.
-    _id("agent_id", nullable=True),
-    _id("revision_id", nullable=True),
-    _id("actor_id"),
+    identifier("agent_id", nullable=True),
+    identifier("revision_id", nullable=True),
+    identifier("actor_id"),
     Column("namespace_target", Text),
     Column("agent_target", Text),
     Column("state", Text, nullable=False, server_default=text("'queued'")),
-    _created("available_at"),
+    created("available_at"),
     Column("attempt_count", Integer, nullable=False, server_default=text("0")),
     Column("claim_token", UUID(as_uuid=True)),
-    _moment("lease_expires_at"),
-    _moment("completed_at"),
+    moment("lease_expires_at"),
+    moment("completed_at"),
     Column("reason_code", Text),
-    _json("result_data", None, nullable=True),
-    _created(),
-    _created("updated_at"),
+    document("result_data", None, nullable=True),
+    created(),
+    created("updated_at"),
     CheckConstraint("char_length(idempotency_key) BETWEEN 1 AND 512", name="key"),
-    _one_of("work_kind", "lifecycle", "provisioning"),
-    _one_of("namespace_target", "ready", "deleted"),
-    _one_of("agent_target", "stopped", "deleted", "credentials_withdrawn"),
-    _one_of("state", "queued", "claimed", "succeeded", "failed_permanent"),
+    one_of("work_kind", "lifecycle", "provisioning"),
+    one_of("namespace_target", "ready", "deleted"),
+    one_of("agent_target", "stopped", "deleted", "credentials_withdrawn"),
+    one_of("state", "queued", "claimed", "succeeded", "failed_permanent"),
     CheckConstraint("attempt_count >= 0", name="attempts"),
     CheckConstraint(
         "(state = 'claimed') = (claim_token IS NOT NULL)"
@@ -548,7 +518,7 @@ deployment_events = Table(
     metadata,
     Column("work_key", Text(collation="C"), nullable=False),
     Column("seq", BigInteger, Identity(always=True), nullable=False),
-    _created("at"),
+    created("at"),
     Column("step", Text, nullable=False),
     Column("outcome", Text, nullable=False),
     Column("code", Text),
@@ -556,19 +526,19 @@ deployment_events = Table(
     PrimaryKeyConstraint("work_key", "seq"),
     ForeignKeyConstraint(["work_key"], ["occ.controller_work.idempotency_key"]),
     CheckConstraint("char_length(step) BETWEEN 1 AND 64", name="step"),
-    _one_of("outcome", "started", "succeeded", "pending", "retry", "failed"),
+    one_of("outcome", "started", "succeeded", "pending", "retry", "failed"),
 )
 
 idempotency_keys = Table(
     "idempotency_keys",
     metadata,
-    _id("principal_id"),
+    identifier("principal_id"),
     Column("operation", Text, nullable=False),
-    _id("scope"),
+    identifier("scope"),
     Column("key", Text(collation="C"), nullable=False),
     Column("fingerprint", LargeBinary, nullable=False),
-    _id("resource_id"),
-    _created(),
+    identifier("resource_id"),
+    created(),
     PrimaryKeyConstraint("principal_id", "operation", "scope", "key"),
     CheckConstraint("char_length(key) BETWEEN 1 AND 128", name="key"),
 )
@@ -576,25 +546,25 @@ idempotency_keys = Table(
 audit_events = Table(
     "audit_events",
     metadata,
-    _id(primary_key=True),
+    identifier(primary_key=True),
     # Ours: a total order within one database, the key of pages.
     Column("seq", BigInteger, Identity(always=True), nullable=False),
-    _id("installation_id"),
-    _id("namespace_id", nullable=True),
-    _created("occurred_at"),
+    identifier("installation_id"),
+    identifier("namespace_id", nullable=True),
+    created("occurred_at"),
     Column("kind", Text, nullable=False),
-    _id("actor_id"),
+    identifier("actor_id"),
     Column("action", Text, nullable=False),
     Column("resource_kind", Text, nullable=False),
-    _id("resource_id"),
+    identifier("resource_id"),
     Column("outcome", Text, nullable=False),
-    _id("request_id", nullable=True),
+    identifier("request_id", nullable=True),
     Column("reason_code", Text),
     Column("decision_reason", Text),
-    _json("decision_evidence", None, nullable=True),
-    _json("details"),
-    _one_of("kind", "bootstrap", "mutation", "access", "authorization_denial"),
-    _one_of("outcome", "success", "denied", "failure"),
+    document("decision_evidence", None, nullable=True),
+    document("details"),
+    one_of("kind", "bootstrap", "mutation", "access", "authorization_denial"),
+    one_of("outcome", "success", "denied", "failure"),
     CheckConstraint("char_length(reason_code) BETWEEN 1 AND 64", name="reason"),
     CheckConstraint("char_length(decision_reason) <= 120", name="decision"),
     UniqueConstraint("seq", name="audit_events_seq_unique"),

@@ -338,14 +338,14 @@ class FakeCredentialGateway(_Fake):
     async def attachment_status(
         self, context: RevisionContext, attachment: CredentialAttachment
     ) -> AttachmentStatus:
-        """Always in force."""
+        """Say that it is in force."""
         del context, attachment
         return AttachmentStatus.READY
 
     async def withdraw(
         self, context: RevisionContext, attachment: CredentialAttachment
     ) -> Literal["revoked", "pending", "absent"]:
-        """Always revoked."""
+        """Say that it is revoked."""
         del context, attachment
         return "revoked"
 

@@ -137,7 +137,7 @@ def _folder() -> Path:
     return folder
 
 
-async def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+async def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
     """Poll a condition up to a deadline. Raises TimeoutError."""
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110 - the condition is a state of the kernel

@@ -238,7 +238,7 @@ class SandboxConformance:
         await provisions.provision_harness(subject.harness)
         wrong = dataclasses.replace(subject.status, transport_token=SecretText("wrong"))
         async with asyncio.timeout(_PATIENCE):
-            while (await transport.harness_status(subject.status)).state != "serving":
+            while (await transport.harness_status(subject.status)).state != "serving":  # noqa: ASYNC110 - a remote state has no event
                 await asyncio.sleep(0.02)
         assert (await transport.harness_status(wrong)).state != "serving"
         await removed(subject)

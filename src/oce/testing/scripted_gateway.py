@@ -101,6 +101,10 @@ class ScriptedGateway:
         """Queue answers for the next calls of a method."""
         self._script[method].extend(answers)
 
+    def unscript(self) -> None:
+        """Forget every answer that was not used."""
+        self._script.clear()
+
     def methods(self) -> list[str]:
         """Return the names of the calls so far."""
         return [method for method, _ in self.requests]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import structlog
 
@@ -23,7 +23,7 @@ from oce.worker.lease import LeaseKeeper, StepRecorder
 from oce.worker.outcomes import Instead, Pending, Permanent, Retry, Success
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Awaitable, Mapping, Sequence
 
     from oce.observability.metrics import WorkerMetrics
     from oce.store.database import Database
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from oce.worker.settings import WorkerSettings
 
 _LOG = structlog.get_logger()
+_T = TypeVar("_T")
 _RECONNECT_FIRST: Final = 0.05
 _RECONNECT_MAX: Final = 5.0
 _DOUBTFUL: Final = 0.25
@@ -239,7 +240,7 @@ class Engine:
                 self._wake.clear()
                 self.health.progress()
             try:
-                claim = await self.queue.claim()
+                claim = await self._answered(self.queue.claim())
             except StoreError as error:
                 self._unavailable(error)
                 await asyncio.sleep(self._settings.poll)
@@ -275,7 +276,7 @@ class Engine:
     async def _sweep(self) -> None:
         while True:
             try:
-                found = await self.queue.recover_stale()
+                found = await self._answered(self.queue.recover_stale())
                 if found.requeued or found.failed:
                     _LOG.warning("worker.recovered", count=found.requeued + found.failed)
                     self._wake.set()
@@ -286,7 +287,7 @@ class Engine:
     async def _report(self) -> None:
         while True:
             try:
-                pending = await self.queue.pending()
+                pending = await self._answered(self.queue.pending())
                 self.health.reading = True
                 _LOG.debug("worker.health", pending=pending)
             except StoreError as error:
@@ -301,6 +302,14 @@ class Engine:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._settings.health):
                     await self._doubt.wait()
+
+    async def _answered(self, call: Awaitable[_T]) -> _T:
+        """Bound a query by our own clock: a silent connection is given up, and discarded by the cancellation."""
+        try:
+            async with asyncio.timeout(self._settings.database_timeout):
+                return await call
+        except TimeoutError as error:
+            raise StoreUnavailable("no answer in time") from error
 
     def _unavailable(self, error: Exception) -> None:
         """Note an outage; one line for it, however many lanes notice."""

@@ -45,9 +45,9 @@ class World:
             self.platform, self.admin, "default", name=name, value=SecretText(value)
         )
 
-    async def source(self, name="openai", secret="key", **config):
+    async def source(self, name="openai", key="key", **config):
         draft = credentials.SourceDraft(
-            name=name, type="openai", config=config, secrets={"api_key": secret}
+            name=name, type="openai", config=config, secrets={"api_key": key}
         )
         return (await credentials.create(self.platform, self.admin, "default", draft)).source
 

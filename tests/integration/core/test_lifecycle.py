@@ -6,6 +6,7 @@ import asyncio
 import uuid
 from functools import partial
 
+import psycopg
 import pytest
 
 from oce.contracts.credential_gateway import SourceStatus
@@ -28,6 +29,7 @@ from oce.core.errors import (
     InvalidRequest,
     NotFound,
     PreconditionFailed,
+    public,
 )
 from oce.core.installation import queries as installation
 from oce.core.installation.commands import bootstrap
@@ -44,7 +46,7 @@ from oce.store import audit as audit_rows
 from oce.store import events, work
 from oce.store import namespaces as namespace_rows
 from oce.store import revisions as revision_rows
-from oce.store.errors import StoreUnavailable
+from oce.store.errors import StorageFull, StoreUnavailable
 from oce.testing.fakes import ManualClock
 
 VALUES = {"agents": {"defaults": {"model": {"primary": "openai/gpt-5.1-codex"}}}}
@@ -606,3 +608,26 @@ async def test_no_audit_no_change(world, monkeypatch):
     assert await world.rows("SELECT 1 AS one FROM occ.namespaces WHERE name = 'silent'") == []
     assert await world.rows("SELECT 1 AS one FROM occ.secrets") == []
     assert world.drivers.secrets.calls == []
+
+
+async def test_a_full_disk_while_a_revision_is_written_loses_nothing(world, test_database):
+    """The server itself reports the error: a trigger raises the SQLSTATE of a full device."""
+    agent = await world.agent()
+    with psycopg.connect(test_database.superuser_url, autocommit=True) as server:
+        server.execute(
+            "CREATE FUNCTION occ.disk_full() RETURNS trigger LANGUAGE plpgsql AS"
+            " $$ BEGIN RAISE 'could not extend file' USING ERRCODE = '53100'; END $$;"
+            "CREATE TRIGGER disk_full BEFORE INSERT ON occ.agent_revisions EXECUTE FUNCTION occ.disk_full()"
+        )
+        with pytest.raises(StorageFull) as full:
+            await agents.deploy(
+                world.platform, world.admin, "default", "coder", idempotency_key="k"
+            )
+        server.execute("DROP TRIGGER disk_full ON occ.agent_revisions")
+    assert public(full.value).status == 503
+    assert (await agent_queries.get(world.platform, world.admin, "default", "coder")) == agent
+    assert not await work_of(world, agent)
+    revision = await agents.deploy(
+        world.platform, world.admin, "default", "coder", idempotency_key="k"
+    )
+    assert revision.revision == 1

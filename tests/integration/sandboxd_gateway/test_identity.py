@@ -80,6 +80,8 @@ async def test_private_files_are_private(world):
     keys = world.keys
     for path in (keys.token, keys.client_key, keys.server_key, keys.fingerprint_key):
         assert path.stat().st_mode & 0o777 == 0o600
+    for path in world.state.glob("gateway.db*"):
+        assert path.stat().st_mode & 0o777 == 0o600
     for folder in (keys.folder, world.state / "run", world.state / "egress"):
         assert folder.stat().st_mode & 0o777 == 0o700
 

@@ -142,7 +142,8 @@ async def test_a_deletion_survives_a_crash(world, control, tools):
     await tools.create(control, spec=spec())
     await tools.ready(control, "one")
     world.egress.away = True
-    await control.DeleteSandbox(pb.DeleteSandboxRequest(**tools.in_default(name="one")))
+    answer = await control.DeleteSandbox(pb.DeleteSandboxRequest(**tools.in_default(name="one")))
+    assert answer.outcome == pb.DELETION_OUTCOME_ACCEPTED
     assert (await get(control, tools)).status.phase == pb.SANDBOX_PHASE_DELETING
     await world.close()
     world.egress.away = False
@@ -183,6 +184,24 @@ async def test_a_watch_tells_each_change_and_ends_with_the_sandbox(control, tool
             )
     assert pb.SANDBOX_PHASE_READY in phases
     assert phases[-1] == pb.SANDBOX_PHASE_DELETING
+
+
+async def test_a_crash_loop_before_ready_still_backs_off(world, control, tools):
+    clock = tools.clock()
+    world.clock = clock
+    await world.reopen()
+    await tools.create(control, spec=spec(ALWAYS))
+    await tools.ready(control, "one")
+    clock.advance(100)
+    world.main().end(1)
+    await tools.eventually(lambda: len(world.place.started) == 2)
+    await tools.ready(control, "one")
+    for expected in (1, 2, 4):
+        world.main().end(1)
+        status = (await tools.phase(control, "one", pb.SANDBOX_PHASE_STARTING)).sandbox.status
+        assert status.next_restart_time.seconds == int(clock.time) + expected
+        clock.advance(expected)
+        await tools.ready(control, "one")
 
 
 async def test_logs_hold_output_and_decisions(world, control, tools):

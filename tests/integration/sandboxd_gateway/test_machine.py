@@ -19,6 +19,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from google.protobuf import struct_pb2
 from openshell import SandboxClient, ServiceAuthorizationMode, ServiceExposure, TlsConfig
 from openshell._proto import datamodel_pb2, openshell_pb2_grpc
 from openshell._proto import openshell_pb2 as pb
@@ -377,6 +378,36 @@ def _attach(client, python):
             ),
         )
     )
+
+
+def test_two_sandboxes_share_a_configured_folder(daemons):
+    made = daemons('[[mount_sources]]\nid = "agents"\npath = "{folder}/agents"\n')
+    work = made.folder / "agents/agt_1/work"
+    work.mkdir(parents=True)
+    config = struct_pb2.Struct()
+    mount = {"source_id": "agents", "sub_path": "agt_1/work", "mount_path": "/sandbox/data"}
+    config.update({"local": {"mounts": [mount], "limits": {"memory_bytes": 1 << 30}}})
+    spec = pb.SandboxSpec(template=pb.SandboxTemplate(driver_config=config))
+    made.start()
+    with made.sdk() as client:
+        for name in ("one", "two"):
+            client.create(workspace="default", name=name, spec=spec)
+            until(lambda name=name: client.get(name, workspace="default").phase == 2)
+            result = client.exec(
+                name, ["sh", "-c", f"echo {name} >> /sandbox/data/log"], workspace="default"
+            )
+            assert (result.exit_code, result.stderr) == (0, "")
+    assert (work / "log").read_text() == "one\ntwo\n"
+
+
+def test_changed_operator_settings_reach_the_egress_process(daemons, tmp_path):
+    made = daemons()
+    made.start()
+    before = made.egress_pid()
+    made.kill()
+    made.config.write_text(f"{made.config.read_text()}[egress]\nmax_connections = 9\n")
+    made.start()
+    assert made.egress_pid() != before
 
 
 def test_registration_is_explicit_and_lets_the_sdk_find_the_gateway(daemon, monkeypatch, tmp_path):

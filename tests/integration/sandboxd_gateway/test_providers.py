@@ -301,6 +301,28 @@ async def test_unknown_fields_are_refused_not_dropped(control, tools):
         await tools.create(control, spec=spec)
 
 
+async def test_a_value_that_the_vault_lost_is_never_called_ready(world, control, tools, model):
+    await tools.create(control, spec=pb.SandboxSpec(providers=["key"]))
+    await tools.ready(control, "one")
+    world.egress.values.clear()
+    world.egress.versions.clear()
+    await world.egress.events.put(None)
+
+    async def failed():
+        found = await status(control, tools, "key")
+        return found.state == pb.PROVIDER_READINESS_STATE_FAILED
+
+    await tools.eventually(failed)
+    again = provider("key", "", credentials={"api_key": SECRET})
+    await control.UpdateProvider(pb.UpdateProviderRequest(**tools.in_default(provider=again)))
+
+    async def ready():
+        found = await status(control, tools, "key")
+        return found.state == pb.PROVIDER_READINESS_STATE_READY
+
+    await tools.eventually(ready)
+
+
 async def test_an_absent_vault_refuses_and_leaves_nothing(world, control, tools, model):
     world.egress.away = True
     async with tools.refused(grpc.StatusCode.UNAVAILABLE, "credential store"):

@@ -59,7 +59,7 @@ async def test_a_deletion_replays_its_outcome_and_a_lost_creation_cannot(control
     await control.CreateSandbox(creation(tools, creating))
     deletion = pb.DeleteSandboxRequest(**tools.in_default(name="one", request_id=deleting))
     first = await control.DeleteSandbox(deletion)
-    await tools.gone(control, "one")
+    assert first.outcome == pb.DELETION_OUTCOME_COMPLETED
     assert await control.DeleteSandbox(deletion) == first
     async with tools.refused(PRECONDITION) as caught:
         await control.CreateSandbox(creation(tools, creating))
@@ -154,6 +154,25 @@ async def test_the_same_id_of_another_caller_is_another_request(world, control, 
         stub = pb_stub(channel)
         other = await stub(request)
     assert other.sandbox.metadata.id != one.sandbox.metadata.id
+
+
+async def test_a_command_runs_once_and_its_output_is_not_kept(control, tools):
+    await tools.create(control)
+    await tools.ready(control, "one")
+    request = pb.ExecSandboxRequest(
+        **tools.in_default(sandbox="one", command=["a"], request_id=tools.new_id())
+    )
+    events = [event async for event in control.ExecSandbox(request)]
+    assert events[-1].WhichOneof("payload") == "exit"
+    async with tools.refused(PRECONDITION) as caught:
+        await control.ExecSandbox(request).read()
+    assert tools.reason(caught.value) == "REQUEST_STREAM_UNAVAILABLE"
+    refused = pb.ExecSandboxRequest(
+        **tools.in_default(sandbox="two", command=["a"], request_id=tools.new_id())
+    )
+    for _ in range(2):
+        async with tools.refused(grpc.StatusCode.NOT_FOUND):
+            await control.ExecSandbox(refused).read()
 
 
 def pb_stub(channel):

@@ -20,6 +20,10 @@ async def test_a_workspace_is_deleted_only_when_empty(control, tools):
     await control.CreateSandbox(pb.CreateSandboxRequest(**scope))
     async with tools.refused(PRECONDITION, "sandbox"):
         await control.DeleteWorkspace(pb.DeleteWorkspaceRequest(name="team"))
+    async with tools.refused(PRECONDITION, "workspace 'team' is being deleted"):
+        await control.CreateSandbox(pb.CreateSandboxRequest(**{**scope, "name": "two"}))
+    found = await control.GetWorkspace(pb.GetWorkspaceRequest(name="team"))
+    assert found.workspace.status.phase == datamodel_pb2.WORKSPACE_PHASE_TERMINATING
     await control.DeleteSandbox(pb.DeleteSandboxRequest(**scope))
 
     async def deleted():

@@ -4,7 +4,30 @@ from __future__ import annotations
 
 import asyncio
 
+import grpc
+import pytest
+from openshell import GatewayError, WorkspaceClient
 from openshell._proto import openshell_pb2
+
+
+async def test_sdk_workspaces(world):
+    def drive():
+        with world.sdk() as client:
+            workspaces = WorkspaceClient.from_sandbox_client(client)
+            assert workspaces.create("team").name == "team"
+            assert [item.name for item in workspaces.list_all()] == ["default", "team"]
+            client.create(workspace="team", name="one")
+            with pytest.raises(GatewayError) as caught:
+                workspaces.delete("team")
+            assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+            client.delete("one", workspace="team")
+            client.wait_deleted("one", workspace="team", timeout_seconds=10)
+            workspaces.delete("team")
+            with pytest.raises(GatewayError) as caught:
+                client.get("one", workspace="default")
+            assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+
+    await asyncio.to_thread(drive)
 
 
 async def test_sdk_creates_executes_lists_and_deletes(world, tools):

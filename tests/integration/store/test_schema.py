@@ -42,34 +42,36 @@ def test_migrating_and_provisioning_again_change_nothing(test_database):
     assert roles == (5,)
 
 
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "CREATE TABLE occ.mine (x int)",
-        "CREATE TABLE public.mine (x int)",
-        "CREATE SCHEMA mine",
-        "ALTER TABLE occ.agents ADD COLUMN mine int",
-        "DROP TABLE occ.agents",
-        "TRUNCATE occ.audit_events",
-        "UPDATE occ.audit_events SET outcome = 'success'",
-        "DELETE FROM occ.audit_events",
-        "DELETE FROM occ.namespaces",
-        "DELETE FROM occ.agents",
-        "DELETE FROM occ.agent_revisions",
-        "DELETE FROM occ.controller_work",
-        "DELETE FROM occ.installation",
-        "DELETE FROM occ.iam_identities",
-        "UPDATE occ.agent_revisions SET admitted_spec = '{}'",
-        "UPDATE occ.controller_work SET actor_id = 'x'",
-        "UPDATE occ.namespaces SET name = 'x'",
-        "UPDATE occ.service_keys SET expires_at = now()",
-        "INSERT INTO occ.alembic_version VALUES ('x')",
-        "SET ROLE occ_migrator",
-    ],
-)
-def test_the_application_role_is_refused(test_database, statement):
-    with (
-        psycopg.connect(test_database.app_url, autocommit=True) as connection,
-        pytest.raises(psycopg.errors.InsufficientPrivilege),
-    ):
-        connection.execute(statement)
+REFUSED = [
+    "CREATE TABLE occ.mine (x int)",
+    "CREATE TABLE public.mine (x int)",
+    "CREATE SCHEMA mine",
+    "ALTER TABLE occ.agents ADD COLUMN mine int",
+    "DROP TABLE occ.agents",
+    "TRUNCATE occ.audit_events",
+    "UPDATE occ.audit_events SET outcome = 'success'",
+    "DELETE FROM occ.audit_events",
+    "DELETE FROM occ.namespaces",
+    "DELETE FROM occ.agents",
+    "DELETE FROM occ.agent_revisions",
+    "DELETE FROM occ.controller_work",
+    "DELETE FROM occ.installation",
+    "DELETE FROM occ.iam_identities",
+    "UPDATE occ.agent_revisions SET admitted_spec = '{}'",
+    "UPDATE occ.controller_work SET actor_id = 'x'",
+    "UPDATE occ.namespaces SET name = 'x'",
+    "UPDATE occ.service_keys SET expires_at = now()",
+    "INSERT INTO occ.alembic_version VALUES ('x')",
+    "SET ROLE occ_migrator",
+]
+
+
+def test_the_application_role_is_refused_what_is_not_its_business(test_database):
+    for statement in REFUSED:
+        with psycopg.connect(test_database.app_url, autocommit=True) as connection:
+            refused = False
+            try:
+                connection.execute(statement)
+            except psycopg.errors.InsufficientPrivilege:
+                refused = True
+            assert refused, statement

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from oce.contracts.sandbox import HarnessStatus
 from oce.worker import lease
 
 pytestmark = pytest.mark.postgres
@@ -95,6 +96,38 @@ async def test_a_deploy_survives_a_kill_at_every_point(seed, world, killer, pred
             break
         number += 1
     assert number > 20
+
+
+HELD = {
+    "component": "agent",
+    "check": "login",
+    "checkedAt": "2026-01-02T03:04:05Z",
+    "code": "AUTHENTICATION_FAILED",
+}
+
+
+async def test_a_refused_candidate_is_removed_once_whenever_the_worker_dies(seed, world, killer):
+    agent = await seed.agent(await seed.namespace())
+    first, _ = await seed.deployment(agent)
+    await world.drain()
+    world.provider.statuses[:] = [HarnessStatus(state="failed", failure_document=HELD)]
+    number = 0
+    while True:
+        world.provider.created.clear()
+        revision, key = await seed.deployment(agent)
+        killed = await crash_then_recover(seed, world, killer, number, key)
+        row = await seed.row(key)
+        assert (row["state"], row["reason_code"]) == (
+            "failed_permanent",
+            "RUNTIME_AUTHENTICATION_FAILED",
+        ), number
+        assert world.provider.created == [revision]
+        assert list(world.provider.sandboxes) == [first]
+        assert route(world, agent)["revisionId"] == first
+        if not killed:
+            break
+        number += 1
+    assert number > 12
 
 
 @pytest.mark.parametrize("target", ["stopped", "deleted"])

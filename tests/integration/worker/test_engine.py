@@ -281,6 +281,9 @@ class Forwarder:
     def freeze(self):
         self._flowing.clear()
 
+    def thaw(self):
+        self._flowing.set()
+
     async def _accept(self, reader, writer):
         up_reader, up_writer = await asyncio.open_unix_connection(
             str(Path(self._target) / ".s.PGSQL.5432")
@@ -342,3 +345,28 @@ async def test_a_silent_connection_ends_the_effect_before_another_worker_takes_o
         ("failure", "LEASE_EXPIRED"),
         ("success", "AGENT_STOPPED"),
     ]
+
+
+async def test_a_query_that_is_never_answered_is_given_up(
+    seed, db, worker_settings, test_database, tmp_path
+):
+    agent = await seed.agent(await seed.namespace())
+    async with Forwarder(test_database.cluster.plan.sockets, tmp_path) as forwarder:
+        url = f"postgresql://occ_app@/{test_database.name}?host={tmp_path}"
+        silent = Database(url, pool_size=4, statement_timeout=20)
+        ready = tmp_path / "ready"
+        engine = engine_of(
+            silent, worker_settings, ScriptedPass(), database_timeout=0.3, readiness_path=ready
+        )
+        stop = asyncio.Event()
+        task = asyncio.create_task(engine.run(stop))
+        await until(ready.exists)
+        forwarder.freeze()
+        await until(lambda: not ready.exists())
+        forwarder.thaw()
+        await enqueue_stop(db, agent)
+        await until(lambda: finished(seed), 30)
+        await until(ready.exists, 30)
+        stop.set()
+        await asyncio.wait_for(task, 20)
+        await silent.close()

@@ -182,7 +182,7 @@ async def test_a_refused_candidate_that_cannot_be_removed_waits_with_its_refusal
         await seed.available(key)
     assert [round(delay) for delay in delays] == [5, 10, 20]
     evidence = ("success", "REFUSED_CANDIDATE_STOP_PENDING", "SANDBOX_HARNESS_UNSUPPORTED")
-    assert await seed.evidence(key) == [evidence] * 3
+    assert await seed.evidence(key) == [evidence] * 4
     assert world.provider.calls.count("provision_harness") == 1
     world.provider.interrupt = lambda point: None
     assert await world.drain() == ["permanent"]

@@ -162,7 +162,7 @@ async def create_role(
     name: str | None,
     permissions: tuple[Permission, ...],
 ) -> Role:
-    """Create a role of a Namespace with 1–64 distinct, supported permissions. Raises InvalidRequest, Forbidden, NotFound."""
+    """Create a role of a Namespace with 1 to 64 distinct, supported permissions. Raises InvalidRequest, Forbidden, NotFound."""
     owner = await policy_scope(platform, actor, namespace)
     if owner is None:
         raise NotFound
@@ -270,7 +270,6 @@ def _binding_problems(
 ) -> tuple[Detail, ...]:
     problems: list[Detail] = []
     namespace_id = owner.id if owner else None
-    whole = draft.resource_kind is None and draft.resource_id is None
     if subject is None or subject.namespace_id not in (None, namespace_id):
         problems.append(Detail("/subjectId", "INVALID_VALUE", "no such identity in this scope"))
     if (draft.resource_kind is None) != (draft.resource_id is None):
@@ -281,18 +280,23 @@ def _binding_problems(
         role.id in rules.BINDABLE if role.built_in else role.namespace_id == namespace_id
     )
     if role is None or not usable:
-        return (*problems, Detail("/roleId", "INVALID_VALUE", "no such role in this scope"))
-    if whole:
-        if not role.built_in:
-            problems.append(
-                Detail("/resourceKind", "REQUIRED", "only a built-in role binds to a whole scope")
-            )
-        return tuple(problems)
-    if owner is None:
+        problems.append(Detail("/roleId", "INVALID_VALUE", "no such role in this scope"))
+    elif draft.resource_kind is not None:
+        problems += _target_problems(namespace_id, draft, role)
+    elif not role.built_in:
+        problems.append(
+            Detail("/resourceKind", "REQUIRED", "only a built-in role binds to a whole scope")
+        )
+    return tuple(problems)
+
+
+def _target_problems(namespace_id: str | None, draft: BindingDraft, role: Role) -> list[Detail]:
+    problems: list[Detail] = []
+    granted = rules.permissions_of(role)
+    if namespace_id is None:
         problems.append(
             Detail("/resourceKind", "INVALID_VALUE", "an Installation binding has no target")
         )
-    granted = rules.permissions_of(role)
     if draft.resource_kind not in rules.ROLE_KINDS:
         problems.append(Detail("/resourceKind", "INVALID_VALUE"))
     elif not any(kind == draft.resource_kind for _, kind in granted):
@@ -301,7 +305,7 @@ def _binding_problems(
         problems.append(Detail("/roleId", "INVALID_VALUE", "`create` has no exact target"))
     if draft.resource_kind == "namespace" and draft.resource_id != namespace_id:
         problems.append(Detail("/resourceId", "INVALID_VALUE", "must be this Namespace"))
-    return tuple(problems)
+    return problems
 
 
 async def _require_target(

@@ -140,10 +140,9 @@ async def update(
         check_values(change.values)
     wanted = found.secret_bindings if change.secret_bindings is None else change.secret_bindings
     bindings = await _bound(platform, actor, owner, wanted)
-    if change.values is None:
+    values = change.values
+    if values is None:
         values = (await load(platform, owner, found)).values
-    else:
-        values = change.values
     async with platform.db.transact() as tx:
         await namespaces.share(tx, owner.id)
         current = await configurations.lock(tx, owner.id, found.id)

@@ -63,7 +63,9 @@ async def list_page(
 
     One whose first generation was never stored, or that is being deleted, has no document: `values` is None then.
     """
-    owner = await scope.existing(platform, actor, namespace)
+    owner = await scope.listed(platform, actor, namespace)
+    if owner is None:
+        return Page(())
 
     async def fetch(after: Key, count: int) -> Sequence[ConfigurationRecord]:
         async with platform.db.read() as reader:

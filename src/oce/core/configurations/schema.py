@@ -130,26 +130,24 @@ _LITERAL_CREDENTIAL: Final = re.compile(
     re.IGNORECASE,
 )
 _ENVIRONMENT: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,252}")
-_RESERVED_PREFIXES: Final = tuple(
-    [
-        "OPENCLAW_",
-        "CODEX_",
-        "OCC_",
-        "KUBERNETES_",
-        "APP_SERVER_",
-        "NODE_",
-        "LD_",
-        "DYLD_",
-        "PYTHON",
-        "SSL_",
-        "TLS_",
-        "NPM_",
-        "PNPM_",
-        "OTEL_",
-        "OPENAI_",
-        "ANTHROPIC_",
-        "KUBECONFIG",
-    ]
+_RESERVED_PREFIXES: Final = (
+    "OPENCLAW_",
+    "CODEX_",
+    "OCC_",
+    "KUBERNETES_",
+    "APP_SERVER_",
+    "NODE_",
+    "LD_",
+    "DYLD_",
+    "PYTHON",
+    "SSL_",
+    "TLS_",
+    "NPM_",
+    "PNPM_",
+    "OTEL_",
+    "OPENAI_",
+    "ANTHROPIC_",
+    "KUBECONFIG",
 )
 _RESERVED: Final = frozenset(
     [

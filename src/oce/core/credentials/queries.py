@@ -46,7 +46,9 @@ async def list_page(
     platform: Platform, actor: Actor, namespace: str, page: PageRequest
 ) -> Page[CredentialSource]:
     """Return the sources that the actor may read, oldest first. Raises NotFound, InvalidRequest (cursor)."""
-    owner = await scope.existing(platform, actor, namespace)
+    owner = await scope.listed(platform, actor, namespace)
+    if owner is None:
+        return Page(())
 
     async def fetch(after: Key, count: int) -> Sequence[CredentialSource]:
         async with platform.db.read() as reader:

@@ -16,7 +16,7 @@ from oce.core import checks
 from oce.core.access import keys
 from oce.core.access.rules import ADMINISTRATOR
 from oce.core.audit import rules as audit_rules
-from oce.core.errors import Conflict
+from oce.core.errors import Conflict, NotFound
 from oce.domain.ids import IdKind, new_id
 from oce.domain.resources import (
     AccessBinding,
@@ -32,10 +32,12 @@ from oce.store import installation as installations
 
 if TYPE_CHECKING:
     from oce.domain.clock import Clock
-    from oce.store.database import Database
+    from oce.store.database import Database, Tx
 
 KEY_NAME: Final = "bootstrap-admin"
 KEY_LIFETIME: Final = timedelta(days=30)
+KEY_RENEWAL: Final = timedelta(days=7)
+"""An administrator key with less left than this counts as lost when a machine starts (ours)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,3 +155,57 @@ async def bootstrap(
         key=key,
         key_text=text,
     )
+
+
+async def ensure_administrator_key(
+    db: Database, clock: Clock, *, known: str | None, deliver: Deliver
+) -> ServiceKey | None:
+    """Issue a fresh administrator key when the one that this machine knows is lost; ours, for whoever owns the machine.
+
+    `known` is the id in the machine's key file, None when there is no such file or it cannot be read. A key that is revoked, expired or has
+    less than `KEY_RENEWAL` left is as good as lost. `deliver` stores the new text before it is committed. Returns the new key, or None when
+    the known one holds. An older key stays what it was: `occ key list` shows it. Raises NotFound when the Installation or every
+    administrator is gone, UnknownOutcome.
+    """
+    now = clock.now()
+    async with db.transact() as tx:
+        installation = await installations.find(tx)
+        if installation is None:
+            raise NotFound
+        held = None if known is None else await service_keys.get(tx, known)
+        if held is not None and held.expires_at - now > KEY_RENEWAL:
+            return None
+        administrator = await _administrator(tx)
+        key = ServiceKey(
+            id=new_id(IdKind.SERVICE_KEY),
+            service_principal_id=administrator.id,
+            namespace_id=None,
+            name=KEY_NAME,
+            created_at=now,
+            expires_at=now + KEY_LIFETIME,
+        )
+        text, stored = keys.issue(key.id)
+        await service_keys.insert(tx, key, stored)
+        deliver(installation, key, text)
+        await audit.append(
+            tx,
+            audit_rules.event(
+                installation_id=installation.id,
+                at=now,
+                actor_id=administrator.id,
+                action="openclaw.installation.reissue_administrator_key",
+                resource=("service_key", key.id),
+                namespace_id=None,
+                details={"servicePrincipalId": administrator.id, "name": key.name},
+            ),
+        )
+    return key
+
+
+async def _administrator(tx: Tx) -> Identity:
+    """Return a principal of the Installation that is bound to the administrator role. Raises NotFound."""
+    for binding in await iam.lock_unscoped_bindings(tx, ADMINISTRATOR):
+        found = await iam.identity(tx, binding.subject_id)
+        if found is not None and found.namespace_id is None and found.agent_id is None:
+            return found
+    raise NotFound

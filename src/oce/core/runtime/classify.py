@@ -223,39 +223,41 @@ def _balance(text: str) -> int:
 def classify(lines: Iterable[LogLine], minimum: str | None = None) -> Iterator[LogRecord]:
     """Yield the records of raw lines in order; equal consecutive `withheld` reasons are one record with a count."""
     waiting: LogRecord | None = None
+    for record in _records(lines):
+        if record.kind == "withheld":
+            if waiting is not None and waiting.reason == record.reason:
+                record = _withheld(record.reason, waiting.count + 1)  # noqa: PLW2901 - the run so far, one longer
+            elif waiting is not None:
+                yield waiting
+            waiting = record
+        elif passes(record.level, minimum):
+            if waiting is not None:
+                yield waiting
+                waiting = None
+            yield record
+    if waiting is not None:
+        yield waiting
+
+
+def _records(lines: Iterable[LogLine]) -> Iterator[LogRecord]:
+    """Yield one record per line, withholding what lies inside a PEM block or a document spread over lines."""
     open_brackets = 0
     in_pem = False
     for line in lines:
-        record: LogRecord | None
         text = line.message.strip()
         if in_pem:
             in_pem = "-----END " not in text
-            record = _withheld("malformed")
+            yield _withheld("malformed")
         elif "-----BEGIN " in text and "-----END " not in text:
             in_pem = True
-            record = _withheld("malformed")
+            yield _withheld("malformed")
         elif open_brackets > 0 and line.decision is None:
-            # Inside a document spread over lines: err towards withholding.
+            # Inside a document: err towards withholding.
             open_brackets = max(0, open_brackets + _balance(text))
-            record = _withheld("malformed")
+            yield _withheld("malformed")
         else:
             record, open_brackets = _one(line, text)
-        if record.kind == "withheld":
-            if waiting is not None and waiting.reason == record.reason:
-                waiting = _withheld(record.reason, waiting.count + 1)
-                continue
-            if waiting is not None:
-                yield waiting
-            waiting = record
-            continue
-        if not passes(record.level, minimum):
-            continue
-        if waiting is not None:
-            yield waiting
-            waiting = None
-        yield record
-    if waiting is not None:
-        yield waiting
+            yield record
 
 
 def _withheld(reason: str, count: int = 1) -> LogRecord:

@@ -18,7 +18,7 @@ Redacted = NewType("Redacted", str)
 _CONTROL: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]|\x1b\\[[0-9;]{0,16}[A-Za-z]"
 )
-_SECRET_KEY: Final = (
+_TELLING_KEY: Final = (
     r"[A-Za-z0-9_.-]{0,64}(?:password|passwd|passphrase|secret|token|api[_-]?key|apikey|credential|private[_-]?key"
     r"|access[_-]?key|client[_-]?secret)[A-Za-z0-9_.-]{0,32}"
 )
@@ -60,10 +60,10 @@ _QUERY: Final = re.compile(r"(?<=[?&])([A-Za-z0-9_.~%\[\]-]{1,128})=[^&\s#'\"]{1
 _FRAGMENT: Final = re.compile(r"(://[^\s#'\"]{1,2048})#[^\s'\"]{1,2048}")
 _BASIC: Final = re.compile(r"(?i)\bbasic\s{1,4}([A-Za-z0-9+/=]{4,1024})")
 _JSON_PAIR: Final = re.compile(
-    rf"(?i)(\"{_SECRET_KEY}\"\s{{0,4}}:\s{{0,4}}\")[^\"]{{1,8192}}(?=\"|$)"
+    rf"(?i)(\"{_TELLING_KEY}\"\s{{0,4}}:\s{{0,4}}\")[^\"]{{1,8192}}(?=\"|$)"
 )
 _PAIR: Final = re.compile(
-    rf"(?i)(?<![A-Za-z0-9_.-])({_SECRET_KEY}\s{{0,2}}[=:]\s{{0,2}})(?!\[redacted)[^\s,;&\"']{{1,4096}}"
+    rf"(?i)(?<![A-Za-z0-9_.-])({_TELLING_KEY}\s{{0,2}}[=:]\s{{0,2}})(?!\[redacted)[^\s,;&\"']{{1,4096}}"
 )
 _UPPER: Final = re.compile(r"\b([A-Z][A-Z0-9_]{0,64}_KEY=)(?!\[redacted)\S{1,4096}")
 _FLAG: Final = re.compile(

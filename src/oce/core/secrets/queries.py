@@ -72,7 +72,9 @@ async def list_page(
     platform: Platform, actor: Actor, namespace: str, page: PageRequest
 ) -> Page[Secret]:
     """Return the Secrets that the actor may read, oldest first. Raises NotFound, InvalidRequest (cursor)."""
-    owner = await scope.existing(platform, actor, namespace)
+    owner = await scope.listed(platform, actor, namespace)
+    if owner is None:
+        return Page(())
 
     async def fetch(after: Key, count: int) -> Sequence[Secret]:
         async with platform.db.read() as reader:

@@ -165,6 +165,7 @@ class LocalCompute:
         """
         self._require_ours(revision)
         namespace = self.physical_namespace(context.namespace)
+        await context.step("activate")
         token = await self._homes.ensure(namespace, revision.agent_id)
         harness = await self._harness_context(revision, context, token)
         endpoint = await self._endpoint(harness)

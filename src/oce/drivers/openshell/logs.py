@@ -27,6 +27,7 @@ _HEAD: Final = re.compile(
     r"(?P<binary>/[^ ()]{0,1024}|-)(?:\(\d{1,10}\))? -> (?P<target>[^\[]{1,2048})"
 )
 _TAG: Final = re.compile(r"\[([^\[\]]{0,1024})\]")
+_VERDICTS: Final = ("allowed", "denied")
 _PORTS: Final = {"http": 80, "https": 443}
 
 
@@ -52,7 +53,23 @@ def _line(record: LogRecord) -> LogLine:
         message=record.message,
         source=record.source,
         fields=record.fields,
-        decision=decision(record.message) if record.level == "OCSF" else None,
+        decision=_decision(record) if record.level == "OCSF" else None,
+    )
+
+
+def _decision(record: LogRecord) -> LogDecision | None:
+    """Prefer the parts that sandboxd sends beside its line: a path or a reason cannot imitate another part there."""
+    fields = record.fields
+    port = fields.get("port", "")
+    if fields.get("decision") not in _VERDICTS or not (port.isascii() and port.isdigit()):
+        return decision(record.message)
+    return LogDecision(
+        allowed=fields["decision"] == "allowed",
+        rule=fields.get("rule", "-"),
+        binary=fields.get("binary", "") or "-",
+        host=fields.get("host", ""),
+        port=int(port[:5]),
+        reason=fields.get("reason", ""),
     )
 
 

@@ -48,10 +48,6 @@ class Profile:
         """The profile id, which is also its providers' type."""
         return str(self.document["id"])
 
-    def owns(self, annotations: Mapping[str, str]) -> bool:
-        """Tell whether a found profile is one of ours, of whatever digest."""
-        return is_managed(annotations)
-
 
 def is_managed(annotations: Mapping[str, str]) -> bool:
     """Tell whether a profile carries one of our marks."""

@@ -44,7 +44,7 @@ def _too_old(feature: str) -> None:
 async def ensure_profile(gateway: Gateway, workspace: str, profile: profiles.Profile) -> None:
     """Import or update a shared profile; a race that somebody else won with the same digest is fine."""
     found = await gateway.get_profile(workspace, profile.id)
-    if found is not None and not profile.owns(found.annotations):
+    if found is not None and not profiles.is_managed(found.annotations):
         raise OwnershipConflict("profile", f"annotations.{profile.annotation}")
     if found is not None and found.annotations.get(profile.annotation) == profile.mark:
         return

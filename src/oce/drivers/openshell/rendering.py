@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from oce.contracts.refusals import DriverRefusal, RevisionUnsupported
+from oce.contracts.refusals import DriverRefusal, RevisionUnsupported, WorkspaceSetupRefused
 from oce.contracts.sandbox import EnvironmentLiteral, EnvironmentSecret, SandboxResourceRef
 from oce.domain import names
 from oce.domain.failures import Tempo
@@ -113,7 +113,7 @@ def render(driver_id: str, settings: Settings, context: HarnessContext) -> Rende
     if wanted.workload_identity is not None:
         unsupported("a projected workload identity")
     if wanted.workspace_setup is not None:
-        raise RevisionUnsupported("SANDBOX_WORKSPACE_SETUP_REFUSED", "private initial files")
+        raise WorkspaceSetupRefused("private initialisation is not offered")
     if wanted.login_mode != "api_key":
         unsupported("this login mode")
     if not wanted.labels:

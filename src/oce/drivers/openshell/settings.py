@@ -196,7 +196,7 @@ def _kubernetes(block: Block) -> KubernetesPlace:
     mode = gateway.choice("workspaceMode", {"operator": "operator", "managed": "managed"})
     labels = _labels(gateway)
     workspace = tuple(_workspace_resource(*i) for i in gateway.items("operatorWorkspaceResources"))
-    network = tuple(_network_resource(*i) for i in gateway.items("networkPolicyResources"))
+    network = tuple(_resource(*i) for i in gateway.items("networkPolicyResources"))
     if gateway.has("readiness"):
         refuse(
             gateway.at("readiness"), "INVALID_VALUE", "not offered; the gateway's health is read"
@@ -239,15 +239,14 @@ def _labels(gateway: Block) -> dict[str, str]:
 
 def _resource(value: object, path: str) -> Document:
     block = Block(value, path)
-    kind, version = block.text("kind"), block.text("apiVersion")
+    kind = block.text("kind")
+    block.text("apiVersion")
     metadata = block.block("metadata")
     metadata.text("name")
     if kind == "Secret":
         refuse(path, "INVALID_VALUE", "a Secret never stands in the startup YAML")
     if kind in _CLUSTER_KINDS or kind.startswith("Cluster"):
         refuse(path, "INVALID_VALUE", "a cluster-scoped object")
-    if not version:
-        refuse(f"{path}/apiVersion", "REQUIRED")
     return dict(cast("Document", value))
 
 
@@ -256,10 +255,6 @@ def _workspace_resource(value: object, path: str) -> Document:
     if _WORKSPACE_KINDS.get(found["kind"]) != found["apiVersion"]:
         refuse(path, "INVALID_VALUE", "ServiceAccount, Role, RoleBinding or NetworkPolicy")
     return found
-
-
-def _network_resource(value: object, path: str) -> Document:
-    return _resource(value, path)
 
 
 def _resources(value: object, path: str) -> None:

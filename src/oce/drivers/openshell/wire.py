@@ -5,7 +5,7 @@
 for each call (a rotated token is honoured at once); cancelling the caller cancels the RPC. A failed set-up is not remembered.
 
 Failures are `GatewayFailure`: method, status, category. Supplier text goes nowhere, except that CreateSandbox's details are written
-to the log, normalised and cut to 512 characters (reference/sandbox-openshell.md §2.2).
+to the log, normalised and cut (reference/sandbox-openshell.md §2.2).
 
 The SDK's own client is not used: its `create` sends no `request_id`, so a lost answer would make a second Sandbox.
 """
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import uuid
 from datetime import UTC
 from pathlib import Path
@@ -43,7 +44,9 @@ _log: Final = logging.getLogger(__name__)
 _ERROR_DOMAIN: Final = "openshell.nvidia.com"
 _PAGE: Final = 100
 _MAX_PAGES: Final = 1000
-_DETAILS_MAX: Final = 512
+_DETAILS_MAX: Final = 440
+"""With its sentence around it a log line keeps at most 512 characters."""
+_UNSAFE: Final = re.compile(r"[^A-Za-z0-9 ._:/@{},=+()\[\]<>*'#%-]")
 _TOKEN_MAX: Final = 65_536
 _ADMISSION_SENTENCE: Final = "durable mutation admission limit"
 _OPTIONS: Final = (
@@ -478,14 +481,13 @@ def _failure(method: str, error: grpc.aio.AioRpcError) -> GatewayFailure:
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED and _ADMISSION_SENTENCE in details:
         category = Category.LIMIT
     if method == "CreateSandbox":
-        _log.warning(
-            "CreateSandbox failed with %s: %s", code.name, normalised(error.details() or "")
-        )
+        shown = _UNSAFE.sub("*", normalised(error.details() or ""))
+        _log.warning("CreateSandbox failed with %s: %s", code.name, shown)
     return GatewayFailure(method, code.name, category, reason)
 
 
 def normalised(details: str) -> str:
-    """Return supplier text fit for one log line: no control characters, single spaces, at most 512 characters."""
+    """Return supplier text fit for one log line: no control characters, single spaces, at most 440 characters."""
     printable = "".join(c if c.isprintable() else " " for c in details[: 8 * _DETAILS_MAX])
     return " ".join(printable.split())[:_DETAILS_MAX]
 

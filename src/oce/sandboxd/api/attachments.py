@@ -173,6 +173,10 @@ class Attachments:
             status.state = pb.PROVIDER_READINESS_STATE_PENDING
             status.reason = pb.PROVIDER_READINESS_REASON_WAITING_FOR_CREDENTIALS
             return
+        if provider.id in self._g.supervisor.lost_credentials:
+            status.state = pb.PROVIDER_READINESS_STATE_FAILED
+            status.reason = pb.PROVIDER_READINESS_REASON_CREDENTIAL_INSTALL_FAILED
+            return
         status.state = pb.PROVIDER_READINESS_STATE_READY
         status.network_instance_id = running.instance_id
         status.observed_time.CopyFrom(status.evaluated_time)

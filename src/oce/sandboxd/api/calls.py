@@ -71,6 +71,8 @@ class Query:
 class Mutation:
     """A write. `prepare`'s result goes to `apply`; `settled` runs in the loop after the commit.
 
+    `finish` may wait a moment for what the commit set in motion and improve the answer; it never raises and is not recorded.
+
     `outside` marks a prepare whose effect a crash can leave behind without a receipt. `restore` rebuilds the response of a
     replay from the recorded one, or raises the replay refusal.
     """
@@ -80,6 +82,7 @@ class Mutation:
     slim: Callable[[Proto], Proto]
     prepare: Callable[[Call], Awaitable[Any]] | None = None
     settled: Callable[[Call, Proto], None] | None = None
+    finish: Callable[[Proto], Awaitable[Proto]] | None = None
     outside: bool = False
     spans: bool = False
 
@@ -107,11 +110,11 @@ class Dispatcher:
     _unnamed: set[asyncio.Task[Proto]] = field(default_factory=set)
 
     def outside_methods(self) -> frozenset[str]:
-        """Return the mutations that a crash can leave half done."""
+        """Return the methods that a crash can leave half done."""
         return frozenset(
             name
             for name, method in self.methods.items()
-            if isinstance(method, Mutation) and method.outside
+            if isinstance(method, Stream) or (isinstance(method, Mutation) and method.outside)
         )
 
     def handlers(self, door: Door) -> Proto:
@@ -144,7 +147,7 @@ class Dispatcher:
             try:
                 call, known = self._call(method, door, request, context)
                 if isinstance(known, Stream):
-                    async with contextlib.aclosing(known.handle(call)) as events:
+                    async with contextlib.aclosing(self._stream(known, call)) as events:
                         async for event in events:
                             yield event
             except Refusal as refusal:
@@ -196,14 +199,7 @@ class Dispatcher:
         request_id = getattr(call.request, "request_id", "")
         if not request_id:
             return await self._detached(self._execute(method, call, None))
-        scope = call.workspace or getattr(call.request, "name", "")
-        key = ledger.request_key(call.principal.key, call.method, scope, request_id)
-        canonical = type(call.request)()
-        canonical.CopyFrom(call.request)
-        canonical.ClearField("request_id")
-        wanted = ledger.fingerprint(
-            self.fingerprint_key, canonical.SerializeToString(deterministic=True)
-        )
+        key, wanted = self._identify(call)
         verdict = ledger.judge(
             ledger.find(self.store.read, key),
             wanted,
@@ -235,6 +231,52 @@ class Dispatcher:
         await context.send_initial_metadata((("openshell-replayed", "true"),))
         return response
 
+    def _identify(self, call: Call) -> tuple[str, bytes]:
+        """Return the ledger key and the fingerprint of a request that carries an id. Raises Refusal."""
+        scope = call.workspace or getattr(call.request, "name", "")
+        request_id = call.request.request_id
+        key = ledger.request_key(call.principal.key, call.method, scope, request_id)
+        canonical = type(call.request)()
+        canonical.CopyFrom(call.request)
+        canonical.ClearField("request_id")
+        text = canonical.SerializeToString(deterministic=True)
+        return key, ledger.fingerprint(self.fingerprint_key, text)
+
+    async def _admit(self, call: Call, key: str, wanted: bytes) -> None:
+        admission = ledger.Admission(
+            key=key,
+            caller=call.principal.key,
+            method=call.method,
+            fingerprint=wanted,
+            state=ledger.State.RUNNING,
+            admitted=self.now(),
+        )
+        await self.store.write(lambda tx: ledger.admit(tx, admission))
+
+    async def _stream(self, method: Stream, call: Call) -> AsyncGenerator[Proto, None]:
+        """Yield a stream's events; with a request id at most once, and never again (its output is not kept)."""
+        if not getattr(call.request, "request_id", ""):
+            async with contextlib.aclosing(method.handle(call)) as events:
+                async for event in events:
+                    yield event
+            return
+        key, wanted = self._identify(call)
+        found = ledger.find(self.store.read, key)
+        if ledger.judge(found, wanted, now=self.now(), executing=False) is ledger.Verdict.REPLAY:
+            raise ledger.stream_unavailable()
+        await self._admit(call, key, wanted)
+        try:
+            async with contextlib.aclosing(method.handle(call)) as events:
+                async for event in events:
+                    yield event
+        except Refusal:
+            await self.store.write(lambda tx: ledger.free(tx, key))
+            raise
+        except BaseException:
+            await self.store.write(lambda tx: ledger.doubt(tx, key))
+            raise
+        await self.store.write(lambda tx: ledger.confirm(tx, key, b"", self.now()))
+
     async def _detached(self, work: Coroutine[Any, Any, Proto]) -> Proto:
         """Finish the work even when the caller goes away."""
         task = asyncio.ensure_future(work)
@@ -249,15 +291,7 @@ class Dispatcher:
             await asyncio.wait(left, timeout=seconds)
 
     async def _admitted(self, method: Mutation, call: Call, key: str, wanted: bytes) -> Proto:
-        admission = ledger.Admission(
-            key=key,
-            caller=call.principal.key,
-            method=call.method,
-            fingerprint=wanted,
-            state=ledger.State.RUNNING,
-            admitted=self.now(),
-        )
-        await self.store.write(lambda tx: ledger.admit(tx, admission))
+        await self._admit(call, key, wanted)
         try:
             return await self._execute(method, call, key)
         except Refusal:
@@ -281,7 +315,7 @@ class Dispatcher:
         response = await self.store.write(work)
         if method.settled is not None:
             method.settled(call, response)
-        return response
+        return response if method.finish is None else await method.finish(response)
 
 
 def _scope(method: Proto, request: Proto, known: Method) -> tuple[str, bool]:

@@ -104,11 +104,6 @@ class Execs:
             raise Refusal(
                 Status.UNIMPLEMENTED, "ExecSandbox with tty is not implemented by this gateway"
             )
-        if request.request_id:
-            raise Refusal(
-                Status.UNIMPLEMENTED,
-                "ExecSandbox with request_id is not implemented by this gateway",
-            )
         if not request.command or not request.command[0]:
             raise invalid("command", "must name a program")
         if len(request.command) > _MAX_ARGUMENTS:

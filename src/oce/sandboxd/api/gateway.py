@@ -38,6 +38,7 @@ class Gateway:
         *,
         prepare: Callable[[Call], Awaitable[Any]] | None = None,
         settled: Callable[[Call, Proto], None] | None = None,
+        finish: Callable[[Proto], Awaitable[Proto]] | None = None,
         outside: bool = False,
         spans: bool = False,
     ) -> Mutation:
@@ -48,6 +49,7 @@ class Gateway:
             slim=slim,
             prepare=prepare,
             settled=settled,
+            finish=finish,
             outside=outside,
             spans=spans,
         )

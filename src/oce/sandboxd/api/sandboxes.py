@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from oce.sandboxd.state.store import Reader, Transaction
 
 _TAIL = 200
+_DELETION_MOMENT = 2.0
 _TERMINAL = frozenset(
     {pb.SANDBOX_PHASE_ERROR, pb.SANDBOX_PHASE_COMPLETED, pb.SANDBOX_PHASE_STOPPED}
 )
@@ -91,7 +92,9 @@ class Sandboxes:
             "CreateSandbox": self._g.mutation(self._create, settled=wake),
             "GetSandbox": Query(handle=self._get),
             "ListSandboxes": Query(handle=self._list, spans=True),
-            "DeleteSandbox": self._g.mutation(self._delete, settled=self._wake_deleted),
+            "DeleteSandbox": self._g.mutation(
+                self._delete, settled=self._wake_deleted, finish=self._deleted
+            ),
             "StopSandbox": self._g.mutation(self._stop, settled=wake),
             "StartSandbox": self._g.mutation(self._start, settled=wake),
             "WatchSandbox": Stream(handle=self._watch),
@@ -103,6 +106,12 @@ class Sandboxes:
     def _wake_deleted(self, _call: Call, response: Proto) -> None:
         if response.sandbox_id:
             self._g.supervisor.wake(response.sandbox_id)
+
+    async def _deleted(self, response: Proto) -> Proto:
+        """Say COMPLETED when it is gone within a moment, so that callers need not poll."""
+        if await self._g.supervisor.gone(response.sandbox_id, _DELETION_MOMENT):
+            response.outcome = pb.DELETION_OUTCOME_COMPLETED
+        return response
 
     def _create(self, tx: Transaction, call: Call, _prepared: object) -> Proto:
         request, workspace = call.request, call.workspace

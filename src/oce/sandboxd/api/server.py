@@ -94,6 +94,9 @@ class GatewayServer:
                     ("grpc.max_receive_message_length", MAX_MESSAGE),
                     ("grpc.max_send_message_length", 4 * MAX_MESSAGE),
                     ("grpc.max_concurrent_streams", 1024),
+                    # Idle control planes may keep their connection alive without being told off.
+                    ("grpc.keepalive_permit_without_calls", 1),
+                    ("grpc.http2.min_ping_interval_without_data_ms", 5000),
                 )
             )
             server.add_generic_rpc_handlers((self.dispatcher.handlers(door),))

@@ -50,7 +50,7 @@ class Workspaces:
             "CreateWorkspace": self._g.mutation(self._create),
             "GetWorkspace": Query(handle=self._get),
             "ListWorkspaces": Query(handle=self._list),
-            "DeleteWorkspace": self._g.mutation(self._delete),
+            "DeleteWorkspace": self._g.mutation(self._delete, prepare=self._terminate),
         }
 
     def _status(self) -> int:
@@ -110,6 +110,16 @@ class Workspaces:
         return pb.ListWorkspacesResponse(
             workspaces=[show(record) for record in found], next_page_token=token
         )
+
+    async def _terminate(self, call: Call) -> None:
+        """Mark the workspace before its emptiness is judged: from now on nothing new is made in it (a.8)."""
+
+        def work(tx: Transaction) -> None:
+            record = tx.named(Kind.WORKSPACE, "", call.request.name)
+            if record is not None and record.name != DEFAULT and not record.facts:
+                tx.update(replace(record, facts={"terminating": True}), bump=True)
+
+        await self._g.store.write(work)
 
     def _delete(self, tx: Transaction, call: Call, _prepared: object) -> Proto:
         request = call.request

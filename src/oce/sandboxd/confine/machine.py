@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
 _LAUNCH_NAME = "launch.json"
 _END_SECONDS = 5.0
+_ANSWER_SECONDS = 2.0
 _POLL_SECONDS = 0.005
 _CHECK_WORKDIR = "/tmp"  # noqa: S108 - inside the Sandbox
 
@@ -151,12 +152,9 @@ class MachinePlace:
         """Kill what is left of a Sandbox and remove its directory and control groups; absent is fine."""
         directory = self._directory(sandbox_id)
         sandbox = self._live.pop(sandbox_id, None)
-        pid = recorded_keeper(directory)
-        kill_recorded_keeper(directory)
-        if pid is not None:
-            await _poll(lambda: recorded_keeper(directory) is None, f"keeper {pid} does not end")
+        await _end_keeper(directory)
         if sandbox is not None:
-            sandbox.let_go()
+            sandbox.let_go(ended=True)
         await _poll(
             lambda: self._groups.remove(sandbox_id),
             f"a process of Sandbox {sandbox_id} does not leave its control group",
@@ -410,6 +408,25 @@ def _give(source: Path, uid: int) -> None:
         os.fchown(descriptor, uid, uid)
     finally:
         os.close(descriptor)
+
+
+async def _end_keeper(directory: Path) -> None:
+    """Have the keeper end everything, which it does not leave before all is reaped; kill a keeper that does not answer."""
+    if recorded_keeper(directory) is None:
+        return
+    with suppress(OSError, NotRunningError, TimeoutError):
+        connection = channel.KeeperChannel(
+            channel.connect_in(directory, wire.SOCKET_NAME), lambda _: None, lambda: None
+        )
+        try:
+            async with asyncio.timeout(_ANSWER_SECONDS):
+                await connection.request("stop", grace=0)
+                while recorded_keeper(directory) is not None:  # noqa: ASYNC110 - a state of the kernel
+                    await asyncio.sleep(_POLL_SECONDS)
+        finally:
+            connection.close()
+    kill_recorded_keeper(directory)
+    await _poll(lambda: recorded_keeper(directory) is None, f"the keeper of {directory} stays")
 
 
 async def _poll(done: Callable[[], bool], otherwise: str) -> None:

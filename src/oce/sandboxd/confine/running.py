@@ -257,9 +257,9 @@ class MachineSandbox:
         except (ImpossibleFileError, OSError) as error:
             raise PlaceError(f"cannot write {target}: {error}") from error
 
-    def let_go(self) -> None:
-        """Close the connection and leave the Sandbox running."""
-        self._released = True
+    def let_go(self, *, ended: bool = False) -> None:
+        """Close the connection; unless the Sandbox ended it runs on, and `wait` here cannot know its end any more."""
+        self._released = not ended
         self._channel.close()
 
 

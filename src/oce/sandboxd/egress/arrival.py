@@ -23,11 +23,14 @@ from oce.sandboxd.egress.hello import HelloState, read_hello
 from oce.sandboxd.egress.names import belongs, is_synthetic, valid_name
 from oce.sandboxd.egress.pipe import Pipe
 from oce.sandboxd.egress.relay import splice
+from oce.sandboxd.egress.swap import MarkFoundError
 from oce.sandboxd.egress.upstream import Target, UpstreamError
 
 if TYPE_CHECKING:
     from oce.sandboxd.egress.identity import Identity
+    from oce.sandboxd.egress.relay import Scanner
     from oce.sandboxd.egress.sandbox import ServedSandbox
+    from oce.sandboxd.egress.swap import BodyScanner
 
 CATCH_ALL_PORT = 1
 DENIED_SILENCE_SECONDS = 1.0
@@ -58,6 +61,8 @@ _LONGEST_METHOD = max(len(method) for method in _METHODS) + 1
 _HOST_LINE = re.compile(rb"\r\nhost:[ \t]*([^\r\n]*?)[ \t]*\r\n", re.IGNORECASE)
 _TLS_RECORD = 0x16
 _HTTP_PORT = 80
+_JUDGED_PORTS = (80, 443)
+"""Nothing but HTTP and TLS is spoken here: a relay of other bytes would only dodge the judging of names."""
 _HEAD_LIMIT = 16 * 1024
 
 
@@ -111,10 +116,10 @@ class Arrival:
 
     async def _judge(self, pipe: Pipe, address: str, port: int, identity: Identity) -> None:
         likely = address if not is_synthetic(address) else self._sandbox.names.only(address)
-        origin = Origin(likely or address, port, identity, encrypted=False)
+        origin = Origin(likely or address, port, identity, encrypted=False, ends=self._ends)
         opened = self._sandbox.judge.connection(origin.connection)
         if not await self._first_bytes(pipe, origin, opened):
-            await self._raw(pipe, origin, opened)
+            await self._raw(pipe, origin, opened, silent=True)
         elif pipe.buffer[0] == _TLS_RECORD:
             await self._tls(pipe, origin, address)
         elif self._is_http(pipe, origin, opened):
@@ -141,9 +146,11 @@ class Arrival:
         return True
 
     def _may_be_raw(self, origin: Origin, opened: Verdict) -> bool:
-        """Only where no request has to be judged and no credential could be meant."""
-        return all(e.protocol is Protocol.TCP for e in opened.endpoints) and not (
-            self._sandbox.swapper.bound(origin.host, origin.port)
+        """Only where no request has to be judged, no credential could be meant, and raw bytes are usual at all."""
+        return (
+            origin.port not in _JUDGED_PORTS
+            and all(e.protocol is Protocol.TCP for e in opened.endpoints)
+            and not (self._sandbox.swapper.bound(origin.host, origin.port))
         )
 
     def _is_http(self, pipe: Pipe, origin: Origin, opened: Verdict) -> bool:
@@ -191,9 +198,11 @@ class Arrival:
         await pipe.start_tls(context, server_hostname=None, timeout=HANDSHAKE_SECONDS)
         if origin.denial is None:
             # The socket may have been handed to another program since it was accepted.
-            again = await self._sandbox.identifier.identify(*self._ends)
-            if again.holders != origin.identity.holders:
-                self._deny(origin, "policy_denied", "the calling program changed")
+            origin.identity = await self._sandbox.identifier.identify(*self._ends)
+            again = self._sandbox.judge.connection(origin.connection)
+            if not again.allowed:
+                self._sandbox.note_open(origin, again)
+                origin.denial = policy_denial(again, origin.connection, None)
         await Exchange(self._sandbox, pipe, origin).serve()
 
     def _deny(self, origin: Origin, error: str, detail: str) -> None:
@@ -233,16 +242,21 @@ class Arrival:
 
     # raw
 
-    async def _raw(self, pipe: Pipe, origin: Origin, opened: Verdict) -> None:
+    async def _raw(
+        self, pipe: Pipe, origin: Origin, opened: Verdict, *, silent: bool = False
+    ) -> None:
         """Relay bytes that are neither TLS nor HTTP, where the policy judges connections only."""
         if opened.allowed and not self._may_be_raw(origin, opened):
             opened = _as_denied(opened, "neither TLS nor HTTP, and requests must be judged here")
         self._sandbox.note_open(origin, opened)
         if not opened.allowed:
             raise _DropError
-        await self._relay(pipe, origin, opened)
+        scanner = self._sandbox.swapper.scanner()
+        await self._relay(pipe, origin, opened, LateGuard(scanner) if silent else scanner)
 
-    async def _relay(self, pipe: Pipe, origin: Origin, opened: Verdict) -> None:
+    async def _relay(
+        self, pipe: Pipe, origin: Origin, opened: Verdict, scanner: Scanner | None = None
+    ) -> None:
         allowed_ips = self._sandbox.allowed_ips(opened)
         target = Target(origin.host, origin.port, encrypted=False, allowed_ips=allowed_ips)
         try:
@@ -253,9 +267,31 @@ class Arrival:
             )
             self._sandbox.note_open(origin, refused)
             raise _DropError from None
-        scanner = None if origin.encrypted else self._sandbox.swapper.scanner()
-        with self._sandbox.relaying(pipe, upstream, origin.connection):
+        with self._sandbox.serving(origin.connection, pipe, upstream):
             await splice(pipe, upstream, scanner)
+
+
+class LateGuard:
+    """Ends a relay that began in silence when the client then speaks TLS or HTTP, which would have been judged."""
+
+    def __init__(self, scanner: BodyScanner) -> None:
+        self._scanner = scanner
+        self._start: bytearray | None = bytearray()
+
+    def feed(self, piece: bytes) -> bytes:
+        """Return what may be sent now. Raises MarkFoundError."""
+        if self._start is not None:
+            self._start += piece
+            if self._start[0] == _TLS_RECORD or _HTTP.match(self._start):
+                raise MarkFoundError
+            if len(self._start) < _LONGEST_METHOD and _maybe_method(self._start):
+                return b""
+            piece, self._start = bytes(self._start), None
+        return self._scanner.feed(piece)
+
+    def end(self) -> bytes:
+        """Return what was held back, now that nothing follows."""
+        return bytes(self._start or b"") + self._scanner.end()
 
 
 def _maybe_method(buffer: bytearray) -> bool:

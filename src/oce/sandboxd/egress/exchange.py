@@ -60,12 +60,16 @@ _FIRST_FINAL = 200
 
 @dataclass(slots=True)
 class Origin:
-    """What the accepted connection is known to be: the name it is for, its callers, and a refusal decided earlier."""
+    """What the accepted connection is known to be: the name it is for, its callers, and a refusal decided earlier.
+
+    `ends` are the addresses of the Sandbox's socket and of what it connected to, by which callers are found again.
+    """
 
     host: str
     port: int
     identity: Identity
     encrypted: bool
+    ends: tuple[tuple[str, int], tuple[str, int]]
     denial: Denial | None = None
 
     @property
@@ -95,8 +99,9 @@ class Exchange:
         """Serve until the end. Raises nothing that the caller must know."""
         pipe = self._pipe
         try:
-            while await self._one():
-                pass
+            with self._sandbox.serving(self._origin.connection, pipe):
+                while await self._one():
+                    pass
         except HttpError as error:
             await self._answer(
                 Denial(status=error.status, error="bad_request", detail=error.problem)
@@ -115,6 +120,9 @@ class Exchange:
         if raw is None:
             return False
         head = parse_request(raw)
+        if not self._sandbox.identifier.unchanged(self._origin.identity):
+            # A holder ended or became another program: who holds the socket now is what counts.
+            self._origin.identity = await self._sandbox.identifier.identify(*self._origin.ends)
         outgoing = self._admit(head)
         if isinstance(outgoing, Denial):
             await self._answer(outgoing)
@@ -140,9 +148,6 @@ class Exchange:
         if self._authority(head.host) != (origin.host, origin.port):
             detail = "the request is for another host than its connection"
             return self._refuse(403, "request_authority_mismatch", detail, head.method, path.match)
-        if not sandbox.unchanged(origin.identity):
-            detail = "the calling program changed after it was allowed"
-            return self._refuse(403, "policy_denied", detail, head.method, path.match)
         request = Request(head.method, path.match, query)
         verdict = sandbox.judge.request(connection, request)
         if not verdict.allowed:
@@ -252,10 +257,8 @@ class Exchange:
             except MarkFoundError:
                 await self._answer(self._body_refusal(outgoing))
                 return False
-        task = asyncio.current_task()
-        if body is not None and task is not None:
-            # Nobody waits for the answer any more: end the request upstream as well.
-            self._pipe.on_gone = partial(_cancel, task)
+        if body is not None:
+            self._watch_client(asyncio.current_task())
         try:
             return await self._try(outgoing, body)
         except UpstreamError as error:
@@ -265,6 +268,11 @@ class Exchange:
             return False
         finally:
             self._pipe.on_gone = None
+
+    def _watch_client(self, task: asyncio.Task[None] | None) -> None:
+        """End the request upstream as well when nobody waits for its answer any more."""
+        if task is not None:
+            self._pipe.on_gone = partial(_cancel, task)
 
     async def _whole_body(self, head: RequestHead) -> bytes | None:
         """Return a small body completely, None for one that must be streamed."""
@@ -306,13 +314,15 @@ class Exchange:
                 upstream.write(outgoing.start + body)
             else:
                 upstream.write(outgoing.start)
-                sending = asyncio.create_task(self._stream_up(outgoing.head, upstream))
+                sending = asyncio.create_task(
+                    self._stream_up(outgoing.head, upstream, asyncio.current_task())
+                )
             try:
                 response = await self._response(outgoing, upstream)
             except (BrokenPipeEnd, _NoResponseError):
                 refusal = self._sending_failure(outgoing, sending)
                 if refusal is None:
-                    raise
+                    raise _NoResponseError from None
                 await self._answer(refusal)
                 return False
             if response.status == _SWITCHING:
@@ -351,7 +361,9 @@ class Exchange:
             outgoing.path,
         )
 
-    async def _stream_up(self, head: RequestHead, upstream: Pipe) -> None:
+    async def _stream_up(
+        self, head: RequestHead, upstream: Pipe, serving: asyncio.Task[None] | None
+    ) -> None:
         """Relay the request's body; any failure breaks the upstream connection off."""
         reader = BodyReader(self._pipe, head.body, BODY_SECONDS)
         scanner = self._sandbox.swapper.scanner()
@@ -367,6 +379,7 @@ class Exchange:
                 scanner.feed(value)
             upstream.write(tail + frame_end(head.body, reader.trailers))
             await upstream.drain()
+            self._watch_client(serving)
         except BaseException:
             upstream.abort()
             raise
@@ -406,9 +419,12 @@ class Exchange:
         sending: asyncio.Task[None] | None,
     ) -> tuple[bool, bool]:
         """Relay the response. Returns whether the upstream ended properly, and whether to serve on."""
-        pipe, out = self._pipe, response.body
+        pipe = self._pipe
+        reader = BodyReader(upstream, response.body, RESPONSE_SECONDS)
+        if response.body == CHUNKED and outgoing.head.old:
+            response.body = UNTIL_END
+        out = response.body
         go_on = outgoing.head.keep_alive and out != UNTIL_END
-        reader = BodyReader(upstream, out, RESPONSE_SECONDS)
         start = _render_head(response, b"" if go_on else b"connection: close\r\n")
         try:
             first = b"" if reader.done else reader.buffered()
@@ -437,8 +453,7 @@ class Exchange:
         self._pipe.on_gone = None
         extra = b"connection: upgrade\r\nupgrade: " + response.upgrade.encode() + b"\r\n"
         self._pipe.write(_render_head(response, extra))
-        with self._sandbox.relaying(self._pipe, upstream, self._origin.connection):
-            await splice(self._pipe, upstream)
+        await splice(self._pipe, upstream)
 
 
 class _NoResponseError(Exception):

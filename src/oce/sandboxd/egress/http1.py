@@ -74,7 +74,7 @@ class HttpError(Exception):
 class RequestHead:
     """A request as it was read: upper-case method, raw target, lower-case field names, hop-by-hop fields removed.
 
-    `body` is a length, CHUNKED, or 0; `upgrade` the lower-case protocol asked for ("" if none).
+    `body` is a length, CHUNKED, or 0; `old` means HTTP/1.0, which has no chunks; `upgrade` the lower-case protocol asked for ("" if none).
     """
 
     method: str
@@ -82,6 +82,7 @@ class RequestHead:
     fields: Fields
     host: str
     body: int
+    old: bool
     keep_alive: bool
     expects_continue: bool
     upgrade: str
@@ -106,8 +107,6 @@ async def read_head(pipe: Pipe, limit: int, first: float, whole: float) -> bytes
     """
     while not pipe.buffer:
         if not await pipe.more(first):
-            if pipe.broken and pipe.lost:
-                raise BrokenPipeEnd("the peer has gone")
             return None
     while True:
         end = pipe.buffer.find(b"\r\n\r\n")
@@ -146,6 +145,7 @@ def parse_request(head: bytes) -> RequestHead:
         fields=_end_to_end(fields, nominated),
         host=hosts[0].decode("latin-1"),
         body=body,
+        old=old,
         keep_alive=b"close" not in nominated and not old,
         expects_continue=_expects(fields),
         upgrade=upgrade,

@@ -194,7 +194,7 @@ class Pipe(asyncio.Protocol):
 
     async def part(self, seconds: float) -> None:
         """End our side, and take in what the peer still sends for a moment: it reads our last words, not a reset."""
-        if self._transport is None or self.lost:
+        if self._transport is None or self.lost or self._transport.is_closing():
             return
         if self._tls is not None and self._handshaken:
             self._unwrap()

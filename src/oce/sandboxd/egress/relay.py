@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from oce.sandboxd.egress.pipe import BrokenPipeEnd
 from oce.sandboxd.egress.swap import MarkFoundError
 
 if TYPE_CHECKING:
     from oce.sandboxd.egress.pipe import Pipe
-    from oce.sandboxd.egress.swap import BodyScanner
 
 SILENCE_SECONDS = 3600.0
 
 
-async def splice(client: Pipe, upstream: Pipe, scanner: BodyScanner | None = None) -> None:
+class Scanner(Protocol):
+    """Looks at what a client sends before it goes on (`swap.BodyScanner`)."""
+
+    def feed(self, piece: bytes) -> bytes:
+        """Return what may be sent now. Raises MarkFoundError."""
+
+    def end(self) -> bytes:
+        """Return what was held back, now that nothing follows."""
+
+
+async def splice(client: Pipe, upstream: Pipe, scanner: Scanner | None = None) -> None:
     """Relay until both directions ended; `scanner` looks at what the client sends."""
     proper = False
     try:
@@ -33,7 +42,7 @@ async def splice(client: Pipe, upstream: Pipe, scanner: BodyScanner | None = Non
                 pipe.abort()
 
 
-async def _one_way(source: Pipe, sink: Pipe, scanner: BodyScanner | None) -> None:
+async def _one_way(source: Pipe, sink: Pipe, scanner: Scanner | None) -> None:
     while True:
         piece = source.take(len(source.buffer))
         if piece:

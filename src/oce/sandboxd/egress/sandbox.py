@@ -19,7 +19,7 @@ from oce.policy.decide import NO_RULE, Connection, Judge
 from oce.policy.match import is_glob, normal_host
 from oce.sandboxd.egress.arrival import Arrival
 from oce.sandboxd.egress.dns import MAX_QUERY, answer
-from oce.sandboxd.egress.identity import Identifier, Identity
+from oce.sandboxd.egress.identity import Identifier
 from oce.sandboxd.egress.model import Decision
 from oce.sandboxd.egress.names import RecentNames, valid_name
 from oce.sandboxd.egress.pipe import Pipe
@@ -76,7 +76,7 @@ class ServedSandbox:
         self._max_connections = max_connections
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._relays: dict[int, tuple[Pipe, Pipe, Connection]] = {}
+        self._serving: dict[int, tuple[tuple[Pipe, ...], Connection]] = {}
         self._overflowing = False
         self._configure(config)
         self._adopt(descriptors)
@@ -96,16 +96,16 @@ class ServedSandbox:
                     self.names.remember(host)
 
     def update(self, config: SandboxEgress) -> None:
-        """Put a newer generation in force: idle connections go, relays that are no longer allowed end."""
+        """Put a newer generation in force: idle connections go, whatever is no longer allowed ends."""
         if config.generation < self.config.generation:
             return
         self._configure(config)
         self.identifier.remount(config.mounts)
         self.pool.close()
-        for client, upstream, connection in list(self._relays.values()):
+        for pipes, connection in list(self._serving.values()):
             if not self.judge.connection(connection).allowed:
-                client.abort()
-                upstream.abort()
+                for pipe in pipes:
+                    pipe.abort()
 
     def replace_descriptors(self, descriptors: EgressDescriptors) -> None:
         """Serve on fresh descriptors; connections that were accepted live on."""
@@ -189,19 +189,15 @@ class ServedSandbox:
     async def _arrive(self, sock: socket.socket, peer: tuple[str, int], port: int) -> None:
         await Arrival(self, sock, (peer[0], peer[1]), port).serve()
 
-    def unchanged(self, identity: Identity) -> bool:
-        """Say whether the callers still run what they were identified by."""
-        return self.identifier.unchanged(identity)
-
     @contextmanager
-    def relaying(self, client: Pipe, upstream: Pipe, connection: Connection) -> Iterator[None]:
-        """Register a raw relay, so that a newer policy can end it."""
-        key = id(client)
-        self._relays[key] = (client, upstream, connection)
+    def serving(self, connection: Connection, *pipes: Pipe) -> Iterator[None]:
+        """Register an allowed connection, so that a newer policy can end it."""
+        key = id(pipes)
+        self._serving[key] = (pipes, connection)
         try:
             yield
         finally:
-            del self._relays[key]
+            del self._serving[key]
 
     @staticmethod
     def allowed_ips(verdict: Verdict) -> tuple[str, ...]:

@@ -100,7 +100,12 @@ class Swapper:
         """Return the message with every placeholder replaced. Raises SwapRefusedError."""
         fields = message.fields
         if any(self._concerns(name, value) for name, value in fields):
-            fields = [(name, self._field(name, value, destination)) for name, value in fields]
+            fields = [
+                (name, self._field(name, value, destination))
+                if self._concerns(name, value)
+                else (name, value)
+                for name, value in fields
+            ]
         path, query = message.path, message.query
         if self._marked(path):
             path = self._placeholder.sub(self._quoted(destination), path)

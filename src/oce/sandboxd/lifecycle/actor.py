@@ -27,7 +27,7 @@ from oce.sandboxd.lifecycle.configuration import (
     needs_marking,
 )
 from oce.sandboxd.lifecycle.rendering import host_paths, launch_of
-from oce.sandboxd.lifecycle.restarts import Restart, after_exit, policy_of
+from oce.sandboxd.lifecycle.restarts import Ended, Restart, after_exit, policy_of
 from oce.sandboxd.lifecycle.status import DELETED, STOPPED
 from oce.sandboxd.lifecycle.trust import host_roots
 from oce.sandboxd.place import ExitStatus, PlaceError
@@ -130,6 +130,18 @@ class Actor:
             return False
         return True
 
+    def _note(self, level: str, message: str) -> None:
+        """Tell the gateway's log and the Sandbox's own."""
+        log.info("sandbox %s: %s", self.sandbox_id, message)
+        self._m.logs.append(
+            self.sandbox_id,
+            time=self._m.clock.now(),
+            level=level,
+            target="lifecycle",
+            message=message,
+            source="gateway",
+        )
+
     def _record(self) -> Record | None:
         return self._m.store.read.by_id(Kind.SANDBOX, self.sandbox_id)
 
@@ -167,7 +179,7 @@ class Actor:
         instance = record.facts.get("instance")
         if found is not None and found.instance_id == instance and self._rendered(record):
             self._hold(found)
-            log.info("sandbox %s: adopted", self.sandbox_id)
+            self._note("INFO", "adopted by a restarted gateway")
             return
         exited = self._m.place.last_exit(self.sandbox_id)
         await self._m.place.discard(self.sandbox_id)
@@ -271,6 +283,7 @@ class Actor:
             running = await self._m.place.start(launch)
         self._launch = launch
         self._hold(running)
+        self._note("INFO", "main process started")
 
     async def _write_files(self, wanted: Configuration) -> None:
         folder = self._m.directory.provider_files(self.sandbox_id)
@@ -312,7 +325,7 @@ class Actor:
 
     async def _refused(self, record: Record, error: SetupError) -> None:
         text = str(error)
-        log.warning("sandbox %s: configuration not in force: %s", self.sandbox_id, text)
+        self._note("ERROR", f"configuration not in force: {text}")
         await self._m.store.write(lambda tx: mark_failed(tx, record, text))
         if not self._ready:
             await self._condition(record.facts["intent"], error.reason, text)
@@ -379,6 +392,7 @@ class Actor:
             ran_for=now - record.facts.get("started", now),
             streak=record.facts.get("streak", 0),
         )
+        self._note("INFO", _ending_text(exited, verdict))
         await self._set(
             record.facts["intent"],
             lambda message, facts: status.end(
@@ -390,7 +404,7 @@ class Actor:
                 await self._m.egress.remove(self.sandbox_id)
 
     async def _fail(self, intent: int, reason: str, message: str) -> None:
-        log.warning("sandbox %s: %s: %s", self.sandbox_id, reason, message)
+        self._note("ERROR", f"{reason}: {message}")
         now = self._m.clock.now()
         await self._set(
             intent,
@@ -454,3 +468,9 @@ class Actor:
             self._exit = None
         for task in self._helpers:
             task.cancel()
+
+
+def _ending_text(exited: ExitStatus, verdict: Restart | Ended) -> str:
+    how = "nobody saw how" if exited.code is None else f"with {exited.code}"
+    then = f"restarts in {verdict.delay:g} s" if isinstance(verdict, Restart) else "stays down"
+    return f"main process ended, {how}; {then}"

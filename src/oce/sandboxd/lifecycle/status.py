@@ -29,6 +29,7 @@ def set_ready(status: Proto, *, ready: bool, reason: str, message: str, now: flo
 def begin(status: Proto, facts: dict[str, Any], *, instance: str, now: float) -> None:
     """Begin a start: the instance is recorded before anything runs, so that a crash can be recognised."""
     facts["instance"] = instance
+    facts["started"] = now
     facts.setdefault("provisioning_since", now)
     status.main_process_instance_id = instance
     status.ClearField("next_restart_time")
@@ -39,7 +40,6 @@ def become_ready(
 ) -> None:
     """Confinement is confirmed and the egress generation is in force."""
     if status.phase != pb.SANDBOX_PHASE_READY:
-        facts["started"] = now
         status.main_process_started_time.CopyFrom(timestamp(now))
     facts.pop("restart_at", None)
     facts.pop("provisioning_since", None)

@@ -40,6 +40,8 @@ class Supervisor:
         self._watchers: dict[str, set[asyncio.Event]] = {}
         self._egress_lives = asyncio.Event()
         self._written: dict[str, float] = {}
+        self.lost_credentials: frozenset[str] = frozenset()
+        """Providers whose record names a value that the vault does not have (its folder was removed)."""
         machine.changed = self.announce
 
     async def start(self) -> None:
@@ -94,6 +96,23 @@ class Supervisor:
         if not readers:
             self._watchers.pop(sandbox_id, None)
 
+    async def gone(self, sandbox_id: str, seconds: float) -> bool:
+        """Wait until a Sandbox being deleted has left no record; False when that takes longer, or it is no Sandbox."""
+        if not sandbox_id:
+            return False
+        changed = asyncio.Event()
+        self.subscribe(sandbox_id, changed)
+        try:
+            async with asyncio.timeout(seconds):
+                while self._m.store.read.by_id(Kind.SANDBOX, sandbox_id) is not None:
+                    await changed.wait()
+                    changed.clear()
+        except TimeoutError:
+            return False
+        finally:
+            self.unsubscribe(sandbox_id, changed)
+        return True
+
     def announce(self, sandbox_id: str) -> None:
         """Tell the watchers of a Sandbox."""
         for event in self._watchers.get(sandbox_id, ()):
@@ -118,8 +137,11 @@ class Supervisor:
                 first = False
                 async for decision in self._m.egress.decisions():
                     self._m.logs.append_decision(decision)
-            except (ConnectionError, EgressError, TimeoutError) as error:
+            except (EgressError, OSError, TimeoutError) as error:
                 log.warning("egress process: %s", error)
+            except Exception:
+                # Nothing may end the watch: without it a lost egress process would stay lost.
+                log.exception("egress process")
             self._egress_lives.clear()
             await asyncio.sleep(_PAUSE)
 
@@ -136,6 +158,7 @@ class Supervisor:
     def credential_recorded(self, provider_id: str) -> None:
         """End the sparing: the record names the values now."""
         self._written.pop(provider_id, None)
+        self.lost_credentials -= {provider_id}
 
     async def _sweep(self) -> None:
         recent = self._m.clock.now() - _SPARED
@@ -147,6 +170,8 @@ class Supervisor:
                 for record in self._m.store.read.page(Kind.PROVIDER)
                 for key in provider_message(record).credentials
             }
+            lost = kept.difference(stored)
+            self.lost_credentials = frozenset(name.partition(".")[0] for name in lost)
             for name in stored:
                 if name not in kept and name.partition(".")[0] not in self._written:
                     await self._m.egress.delete_credentials(name)

@@ -116,6 +116,15 @@ def replay_unavailable() -> Refusal:
     )
 
 
+def stream_unavailable() -> Refusal:
+    """Return the refusal of a repeated stream that ended well: its output was not kept."""
+    return Refusal(
+        Status.FAILED_PRECONDITION,
+        "this request was carried out; its output cannot be shown again",
+        reason=Reason.STREAM_UNAVAILABLE,
+    )
+
+
 def find(reader: Reader, key: str) -> Admission | None:
     """Return the row of that key."""
     row = reader.connection.execute(

@@ -17,7 +17,7 @@ from oce.contracts.refusals import DriverRefusal
 from oce.domain.failures import HELD_FAILURES
 from oce.domain.resources import NamespaceStatus, RuntimeState, SourceState
 from oce.store import agents, credential_sources, namespaces, revisions
-from oce.store.queue import ClaimLost
+from oce.store.queue import REFUSED, ClaimLost
 from oce.worker.classify import refused_stop_delay
 from oce.worker.outcomes import Instead, Pending, Permanent, Retry, Success
 from oce.worker.passes.common import BasePass
@@ -54,6 +54,11 @@ class Deployment:
     def published(self) -> bool:
         """Whether this revision is the selected one."""
         return self.agent.active_revision_id == self.revision.id
+
+    @property
+    def retired(self) -> bool:
+        """Whether everything of this revision was proved gone."""
+        return all(one.id != self.revision.id for one in self.unretired)
 
     @property
     def predecessors(self) -> Sequence[AgentRevision]:
@@ -182,6 +187,8 @@ class Deploy(BasePass):
                 found = await load(reader, claim)
             if found is None or found.published or not self.is_ours(found.revision):
                 return outcome
+            if claim.refusal is None:
+                await self.workshop.queue.refuse(claim, outcome.code, outcome.data)
             context = self.context(found.namespace, found.agent, step)
             await self.retire(claim, found.revision, context)
         except ClaimLost:
@@ -196,7 +203,7 @@ class Deploy(BasePass):
             )
             stops = int((claim.refusal_data or {}).get("stops", 0)) + 1
             return Pending(
-                code="REFUSED_CANDIDATE_STOP_PENDING",
+                code=REFUSED,
                 refusal=outcome.code,
                 refusal_data={"stops": stops, "result": outcome.data},
                 delay=refused_stop_delay(claim.age, stops, time.monotonic() - began),
@@ -273,9 +280,14 @@ class Deploy(BasePass):
 
 
 def _ended(found: Deployment) -> Success | None:
-    """Return why nobody wants this candidate any more, or None. The selected revision is finished whatever was admitted since."""
+    """Return why nobody wants this revision any more, or None.
+
+    The selected revision is finished whatever was admitted since, unless a stop has removed it meanwhile: what was proved gone never
+    comes back through a late pass (design §9, invariant 9).
+    """
     if found.agent.desired_runtime_state is not RuntimeState.RUNNING:
         return Success(reason="REVISION_STOPPED")
-    if found.newest > found.revision.revision and not found.published:
+    superseded = found.newest > found.revision.revision
+    if superseded and (found.retired or not found.published):
         return Success(reason="REVISION_SUPERSEDED")
-    return None
+    return Success(reason="REVISION_STOPPED") if found.retired else None

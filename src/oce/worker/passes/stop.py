@@ -45,7 +45,7 @@ class StopAgent(BasePass):
             return Permanent(code="COMPUTE_DRIVER_MISMATCH")
         context = self.context(namespace, agent, step)
         for revision in _active_first(agent, live):
-            if not await self._still_wanted(claim, agent.id):
+            if not await self._begin(claim, revision):
                 return _SUPERSEDED
             await step("stop")
             if revision.id == agent.active_revision_id:
@@ -55,7 +55,7 @@ class StopAgent(BasePass):
 
     def _stopped(self, claim: Claim, agent: Agent, live: Sequence[AgentRevision]) -> Outcome:
         """Clear the pointer if it still names what was stopped."""
-        handled = {revision.id for revision in live} | {agent.active_revision_id}
+        handled = {None, agent.active_revision_id, *(revision.id for revision in live)}
 
         async def apply(tx: Tx) -> None:
             await namespaces.lock(tx, agent.namespace_id)
@@ -72,10 +72,20 @@ class StopAgent(BasePass):
         nothing = agent.active_revision_id is None and not live
         return Success(reason="AGENT_ALREADY_STOPPED" if nothing else "AGENT_STOPPED", apply=apply)
 
-    async def _still_wanted(self, claim: Claim, agent_id: str) -> bool:
-        async with self.workshop.platform.db.read() as reader:
-            agent = await agents.get(reader, claim.namespace_id, agent_id)
-        return agent is not None and agent.desired_runtime_state is RuntimeState.STOPPED
+    async def _begin(self, claim: Claim, revision: AgentRevision) -> bool:
+        """Unselect a revision just before it is removed, if the stop is still wanted.
+
+        The pointer goes first: a stop that dies half-way and is followed by another deploy must not have its revision finished again by
+        that revision's own deployment (design §9, invariant 9).
+        """
+        async with self.workshop.platform.db.transact() as tx:
+            await self.workshop.queue.heartbeat(claim, tx=tx)
+            await namespaces.lock(tx, revision.namespace_id)
+            agent = await agents.lock(tx, revision.namespace_id, revision.agent_id)
+            if agent is None or agent.desired_runtime_state is not RuntimeState.STOPPED:
+                return False
+            await agents.swap_active_revision(tx, agent.id, expected=revision.id, new=None)
+        return True
 
 
 def _active_first(agent: Agent, live: Sequence[AgentRevision]) -> list[AgentRevision]:

@@ -11,14 +11,43 @@ import contextlib
 import pytest
 
 from oce.contracts.refusals import DriverRefusal
+from oce.contracts.sandbox import PolicyApplication
 from oce.drivers.openshell.wire import Gateway
 from oce.testing.openshell_bench import CANARY, TOKEN, Bench, a_backend, a_source
 from oce.testing.scripted_gateway import Answer, ScriptedGateway, lost
+
+RULE = {
+    "name": "docs",
+    "binaries": [{"path": "/usr/bin/curl"}],
+    "endpoints": [{"host": "docs.example.com", "ports": [443]}],
+}
+
+
+async def _apply_policy(bench):
+    snapshot = bench.driver.admit_network_policy([RULE], 1)
+    observed = await bench.driver.observe_network_policy(bench.revision(), snapshot)
+    found = await bench.driver.apply_network_policy(
+        bench.revision(),
+        PolicyApplication(
+            snapshot=snapshot,
+            expected_provider_version=observed.provider_version,
+            operation_id="one",
+        ),
+    )
+    assert (found.matches, found.load_state) == (True, "loaded")
+
+
+async def _withdraw(bench):
+    attachment = bench.harness().requirements.credential_attachments[0]
+    assert await bench.keys.withdraw(bench.revision(), attachment) == "revoked"
+
 
 FLOWS = {
     "ensure_namespace": lambda b: b.driver.ensure_namespace(b.namespace()),
     "register_source": lambda b: b.register(),
     "provision_harness": lambda b: b.driver.provision_harness(b.harness()),
+    "apply policy": _apply_policy,
+    "withdraw": _withdraw,
     "cleanup revision": lambda b: b.driver.cleanup(b.removal()),
     "remove_source": lambda b: b.keys.remove_source(b.namespace(), a_source()),
     "cleanup namespace": lambda b: b.driver.cleanup(b.removal(whole=True)),
@@ -66,7 +95,11 @@ def _rest(bench):
         sandbox.spec.provider_attachment_epoch = ""
         specs[key] = sandbox.spec.SerializeToString(deterministic=True)
     profiles = {key: p.SerializeToString(deterministic=True) for key, p in state.profiles.items()}
-    return (sorted(state.workspaces), specs, sorted(state.services), providers, profiles)
+    policies = {
+        key: [(p.version, p.status, sorted(p.policy.network_policies)) for p in found]
+        for key, found in state.policies.items()
+    }
+    return (sorted(state.workspaces), specs, sorted(state.services), providers, profiles, policies)
 
 
 async def _undisturbed(flow):

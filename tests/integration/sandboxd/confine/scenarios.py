@@ -95,7 +95,7 @@ async def write_protection(kit: Kit) -> None:
     for path in /sandbox/x /tmp/x /var/tmp/x /dev/shm/x /dev/null; do
         (echo x > "$path") 2>/dev/null || echo "could not write $path"
     done
-    for path in / /root /home /work /sys; do
+    for path in / /root /home /srv /sys; do
         ls "$path" >/dev/null 2>&1 && echo "listed $path"
     done
     exit 0
@@ -251,16 +251,23 @@ async def other_ports(kit: Kit) -> None:
     os.close(egress.proc)
 
 
+def _executables(proc):
+    """Return /proc/<pid>/exe of every process but pid 1, which has another user namespace."""
+    names = [n for n in os.listdir(proc) if n.isdigit() and n != "1"]  # noqa: PTH208 - a descriptor, no path
+    return [f"{name}/exe" for name in names]
+
+
 async def proc_is_the_sandbox_only(kit: Kit) -> None:
     sandbox = await kit.start(["sleep", "300"])
     egress = await sandbox.egress_descriptors()
-    names = [name for name in os.listdir(egress.proc) if name.isdigit()]  # noqa: PTH208 - a descriptor, no path
-    assert 2 <= len(names) <= 5
 
-    def executables():
-        return {Path(os.readlink(f"{n}/exe", dir_fd=egress.proc)).name for n in names if n != "1"}
+    def running():
+        return sorted(
+            Path(os.readlink(e, dir_fd=egress.proc)).name for e in _executables(egress.proc)
+        )
 
-    await until(lambda: "sleep" in executables())
+    await until(lambda: "sleep" in running())
+    assert len(running()) == 2, "the launcher and the main process, nothing of the host"
     for item in (*egress.tcp.values(), *egress.udp.values(), egress.diag):
         item.close()
     os.close(egress.proc)
@@ -539,18 +546,36 @@ async def shown_paths(kit: Kit) -> None:
     assert "/" not in shown
     inside = await kit.python()
     prefix = next(p for p in shown if inside.startswith(p + "/"))
-    host = os.stat(shown[prefix] + inside[len(prefix) :])
+    host = os.stat(shown[prefix] + inside[len(prefix) :])  # noqa: PTH116 - compared with stat by descriptor
     egress = await sandbox.egress_descriptors()
-    names = [n for n in os.listdir(egress.proc) if n.isdigit() and n != "1"]  # noqa: PTH208 - a descriptor
 
     def same():
-        found = [os.stat(f"{n}/exe", dir_fd=egress.proc) for n in names]
-        return all((f.st_dev, f.st_ino) == (host.st_dev, host.st_ino) for f in found)
+        found = [os.stat(e, dir_fd=egress.proc) for e in _executables(egress.proc)]
+        return [(f.st_dev, f.st_ino) for f in found] == [(host.st_dev, host.st_ino)] * 2
 
     await until(same)
     for item in (*egress.tcp.values(), *egress.udp.values(), egress.diag):
         item.close()
     os.close(egress.proc)
+
+
+async def discarding(kit: Kit) -> None:
+    """Nothing runs any more when discard returns, also with a keeper that does not answer."""
+    marker = f"305.{uuid4().int % 10**9}"
+    for stopped in (False, True):
+        sandbox = await kit.start(["sh", "-c", f"(setsid sleep {marker} &); exec sleep {marker}"])
+        await until(lambda: len(processes_with(marker)) >= 2)
+        keeper = int(sandbox.proc_id.split(":")[0])
+        if stopped:
+            os.kill(keeper, signal.SIGSTOP)
+        waiting = asyncio.ensure_future(sandbox.wait())
+        await kit.place.discard(sandbox.sandbox_id)
+        if stopped:
+            await until(lambda: not processes_with(marker))
+        assert processes_with(marker) == []
+        assert keeper not in processes_with("confine.spawner")
+        status = await asyncio.wait_for(waiting, 5)
+        assert status == ExitStatus(code=None if stopped else 137)
 
 
 async def letting_go(kit: Kit) -> None:
@@ -585,6 +610,7 @@ SCENARIOS = {
         adoption,
         killed_while_starting,
         letting_go,
+        discarding,
         shown_paths,
         spawner_death,
     )

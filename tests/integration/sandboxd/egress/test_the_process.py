@@ -38,7 +38,7 @@ def ended(pid):
 
 async def gone(pid):
     async with asyncio.timeout(10):
-        while not ended(pid):
+        while not ended(pid):  # noqa: ASYNC110 - the kernel offers no event for a stranger
             await asyncio.sleep(0.01)
 
 

@@ -2,15 +2,18 @@
 
 import asyncio
 import base64
+import contextlib
 import json
 import socket
 import ssl
 
 import pytest
 
-from oce.policy.model import Access, RequestMatcher, Tls
+from oce.policy.model import Access, Protocol, RequestMatcher, Tls
+from oce.sandboxd.egress.arrival import LateGuard
 from oce.sandboxd.egress.model import BoundEndpoint, CredentialBinding
 from oce.sandboxd.egress.names import address_v4
+from oce.sandboxd.egress.swap import BodyScanner, MarkFoundError
 from oce.testing.egress_rig import PYTHON
 from oce.testing.egress_served import (
     API,
@@ -462,3 +465,49 @@ async def test_names_cannot_be_made_up_without_end(served):
         else:
             await hang_up(writer)
     assert refused >= 16
+
+
+async def test_waiting_before_the_hello_does_not_dodge_the_judging_of_names(served):
+    """On 443 a silent client gets no raw relay, even where the policy judges connections only."""
+    served.apply(policy_of(api_endpoint(protocol=Protocol.TCP, access=Access.NONE)), bindings=())
+    sock = await served.inside.connect(socket.inet_ntoa(address_v4(API)), 443)
+    reader, writer = await asyncio.open_connection(sock=sock)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.6):
+            await reader.read(1)
+    assert served.upstream.accepted == 0
+    answer = await served.converse(reader, writer, b"SSH-2.0-x\r\n\r\n")
+    assert status(answer) == 400
+    assert served.upstream.accepted == 0
+
+
+@pytest.mark.parametrize("late", [b"\x16\x03\x01", b"GET / HTTP/1.1\r\n", b"P"])
+def test_a_relay_that_began_in_silence_ends_at_tls_and_http(late):
+    guard = LateGuard(BodyScanner([b"openshell:resolve:"]))
+    if late == b"P":
+        assert guard.feed(late) == b""
+        assert guard.feed(b"ASS x") == b"PASS x"
+        return
+    sent = b""
+    for byte in late[:-1]:
+        with contextlib.suppress(MarkFoundError):
+            sent += guard.feed(bytes([byte]))
+    with pytest.raises(MarkFoundError):
+        guard.feed(late[-1:])
+    assert sent == b""
+
+
+async def test_a_policy_that_no_longer_allows_the_host_ends_a_running_stream(served):
+    async def script(_, writer):
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n")
+        return True
+
+    served.upstream.script = script
+    reader, writer = await served.open()
+    writer.write(f"{GET}\r\n".encode())
+    async with asyncio.timeout(5):
+        await reader.readuntil(b"1\r\nx\r\n")
+        served.apply(policy_of(api_endpoint(OTHER)))
+        with pytest.raises((ConnectionError, EOFError)):
+            await reader.readexactly(1)
+    await hang_up(writer)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given
@@ -12,11 +13,13 @@ from hypothesis import strategies as st
 from oce.contracts.refusals import RevisionUnsupported
 from oce.drivers.openshell.adoption import first_difference
 from oce.drivers.openshell.driver import certificates
-from oce.drivers.openshell.logs import decision
+from oce.drivers.openshell.logs import chunk, decision
 from oce.drivers.openshell.observation import observe
 from oce.drivers.openshell.provisioning import require_version
-from oce.drivers.openshell.records import Meta, SandboxRecord
+from oce.drivers.openshell.records import LogRecord, Meta, SandboxRecord
 from oce.drivers.openshell.wire import normalised
+from oce.sandboxd.egress.model import Decision
+from oce.sandboxd.lifecycle.logs import decision_fields, decision_text
 from oce.testing.openshell_bench import REVISION_ID, a_revision
 
 
@@ -181,3 +184,36 @@ def test_versions_that_do_not(version):
 def test_a_document_equals_itself_and_a_difference_names_only_a_path(document):
     assert first_difference(document, document, "spec") is None
     assert first_difference({"a": document}, {"a": [document]}, "spec").startswith("spec.a")
+
+
+def test_sandboxds_own_lines_are_read_by_their_parts_and_by_their_text():
+    made = Decision(
+        sandbox_id="s",
+        time=1.0,
+        activity="HTTP:GET",
+        severity="MED",
+        allowed=False,
+        rule="web",
+        binary="/usr/bin/curl",
+        pid=7,
+        host="api.example.com",
+        port=443,
+        method="GET",
+        path="/a?secret=1",
+        engine="l7",
+        reason="no rule allows it",
+    )
+    for fields in (decision_fields(made), {}):
+        record = LogRecord(
+            sandbox_id="s",
+            time=None,
+            level="OCSF",
+            target="ocsf",
+            message=decision_text(made),
+            source="sandbox",
+            fields=fields,
+        )
+        found = chunk("sb", datetime(2026, 1, 1, tzinfo=UTC), [record], 1).lines[0].decision
+        assert (found.allowed, found.rule, found.binary) == (False, "web", "/usr/bin/curl")
+        assert (found.host, found.port) == ("api.example.com", 443)
+        assert found.reason == "no rule allows it"
