@@ -13,7 +13,9 @@ import msgspec
 
 from oce.api.errors import error_document
 from oce.api.refusals import translate
-from oce.api.views import deployment_view
+from oce.api.render import (
+    deployment_view,
+)
 from oce.core.revisions import queries
 from oce.domain.clock import timestamp
 from oce.domain.resources import DeploymentStatus

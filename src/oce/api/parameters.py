@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable
 from datetime import datetime
-from typing import Annotated, Any, Final, TypeVar, cast
+from typing import Annotated, Final, TypeVar, cast
 
 from fastapi import APIRouter, Depends, Header, Path, Query, Request
 from pydantic import BeforeValidator
@@ -13,7 +13,6 @@ from starlette.responses import Response
 from oce.api.documents import invalid
 from oce.api.errors import envelope, json_response
 from oce.api.pipeline import StrictRoute
-from oce.api.views import ErrorEnvelope
 from oce.core.paging import LIMIT_DEFAULT, LIMIT_MAX, Page, PageRequest
 from oce.core.platform import Actor, Platform
 from oce.domain.names import NAME_MAX
@@ -93,29 +92,10 @@ IdempotencyKey = Annotated[
     ),
 ]
 
-_ERRORS: Final[dict[int | str, dict[str, Any]]] = {
-    status: {"model": ErrorEnvelope, "description": text}
-    for status, text in {
-        400: "The request is not valid.",
-        401: "The service key does not authenticate anybody.",
-        403: "No grant allows this.",
-        404: "There is no such resource here.",
-        405: "This route does not answer that method.",
-        409: "The resource's state does not allow this.",
-        412: "The resource changed since it was read.",
-        413: "The request body is too large.",
-        415: "The request body must be JSON.",
-        429: "Too many requests.",
-        500: "Something went wrong inside the control plane.",
-        501: "The selected Driver does not offer this.",
-        503: "A dependency is away, or it is not known whether the request took effect.",
-    }.items()
-}
-
 
 def router(tag: str) -> APIRouter:
-    """Return a router whose routes pass the strict pipeline and document every error."""
-    return APIRouter(route_class=StrictRoute, tags=[tag], responses=_ERRORS)
+    """Return a router whose routes pass the strict pipeline."""
+    return APIRouter(route_class=StrictRoute, tags=[tag])
 
 
 def answer(

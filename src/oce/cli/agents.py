@@ -10,8 +10,8 @@ import click
 from oce.cli.chat import chat
 from oce.cli.files import read_document
 from oce.cli.output import Column, printable, show, show_deleted, show_list
-from oce.cli.progress import DEPLOYMENT_COLUMNS, follow
-from oce.cli.resources import FILE, LIMIT, NAME, add_verbs, group
+from oce.cli.progress import DEPLOYMENT_COLUMNS, follow, until
+from oce.cli.resources import FILE, LIMIT, NAME, WAIT, add_verbs, group, is_gone
 from oce.cli.session import namespace_option, output_option, session_of
 from oce.cli.starter import DEFAULT_MODEL, manifest
 from oce.cli.times import moment
@@ -41,7 +41,7 @@ REVISION_COLUMNS: Final[tuple[Column, ...]] = (
     ("GENERATION", "configurationGeneration"),
     ("CREATED", "createdAt"),
 )
-_WAIT = click.option("--wait", is_flag=True, help="Show the steps and return when it is over.")
+_FOLLOW = click.option("--wait", is_flag=True, help="Show the steps and return when it is over.")
 _HARNESS_DOWN: Final = frozenset({"lost", "unknown"})
 
 
@@ -131,17 +131,21 @@ def update(ctx: click.Context, name: str, path: str, if_generation: int | None) 
 
 @agent.command()
 @NAME
+@WAIT
 @click.pass_context
-def delete(ctx: click.Context, name: str) -> None:
+def delete(ctx: click.Context, name: str, *, wait: bool) -> None:
     """Tear an Agent down; its Configuration and Secrets stay."""
     session = session_of(ctx)
-    gone = session.client.delete(AGENT, name)
-    show_deleted(session, AGENT.word, gone)
+    identifier = str(session.client.get(AGENT, name)["id"]) if wait else name
+    session.client.delete(AGENT, identifier)
+    if wait:
+        until(lambda: is_gone(session, AGENT, identifier), f"Deleting {name}")
+    show_deleted(session, AGENT.word, name, "Deleted" if wait else "Deleting")
 
 
 @agent.command()
 @NAME
-@_WAIT
+@_FOLLOW
 @click.pass_context
 def deploy(ctx: click.Context, name: str, *, wait: bool) -> None:
     """Put the draft in place. The predecessor serves until the new revision does."""
@@ -154,11 +158,20 @@ def deploy(ctx: click.Context, name: str, *, wait: bool) -> None:
 
 @agent.command()
 @NAME
+@WAIT
 @click.pass_context
-def stop(ctx: click.Context, name: str) -> None:
+def stop(ctx: click.Context, name: str, *, wait: bool) -> None:
     """Stop an Agent; its record and workspace stay."""
     session = session_of(ctx)
-    show(session, session.client.stop(name), COLUMNS)
+    found = session.client.stop(name)
+    if wait:
+
+        def stopped() -> bool:
+            found.update({"activeRevisionId": None, **session.client.get(AGENT, str(found["id"]))})
+            return found["activeRevisionId"] is None
+
+        until(stopped, f"Stopping {name}")
+    show(session, found, COLUMNS)
 
 
 @agent.command()
@@ -191,7 +204,7 @@ def _revision(session: Session, name: str, deployment: str | None) -> str:
 @agent.command("deployment-status")
 @NAME
 @click.argument("deployment", required=False)
-@_WAIT
+@_FOLLOW
 @click.pass_context
 def deployment_status(ctx: click.Context, name: str, deployment: str | None, *, wait: bool) -> None:
     """Show how far a deployment is (the newest one by default). Exit code 1 when it failed."""

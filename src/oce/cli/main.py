@@ -22,14 +22,14 @@ EXIT_NOT_FOUND: Final = 3
 EXIT_INTERRUPTED: Final = 130
 
 _TABLE: Final = {
-    "up": ("oce.dev.commands:up", "Start everything on this machine."),
-    "down": ("oce.dev.commands:down", "Stop everything on this machine; data stays."),
-    "status": ("oce.dev.commands:status", "Show what runs on this machine."),
+    "up": ("oce.dev.commands.up:up", "Start everything on this machine."),
+    "down": ("oce.dev.commands.down:down", "Stop everything on this machine; data stays."),
+    "status": ("oce.dev.commands.status:status", "Show what runs on this machine."),
     "doctor": (
-        "oce.dev.commands:doctor",
+        "oce.dev.commands.doctor:doctor",
         "Show which rights this machine gives, and how to get more.",
     ),
-    "demo": ("oce.dev.commands:demo", "Run one confined agent from nothing, and clean up."),
+    "demo": ("oce.dev.commands.demo:demo", "Run one confined agent from nothing, and clean up."),
     "agent": ("oce.cli.agents:agent", "Create, deploy, stop, observe and talk to Agents."),
     "apply": ("oce.cli.apply:apply", "Make resources be as files say."),
     "diff": ("oce.cli.apply:diff", "Show what `apply` would change."),

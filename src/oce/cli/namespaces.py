@@ -6,8 +6,9 @@ from typing import Final
 
 import click
 
-from oce.cli.output import Column, show, show_list
-from oce.cli.resources import add_verbs, group
+from oce.cli.output import Column, show, show_deleted
+from oce.cli.progress import until
+from oce.cli.resources import WAIT, add_verbs, group, is_gone
 from oce.cli.session import session_of
 from oce.client.api import NAMESPACE
 
@@ -25,24 +26,35 @@ add_verbs(namespace, NAMESPACE, COLUMNS, verbs=("list", "get"))
 @namespace.command()
 @click.argument("name")
 @click.option("--existing-namespace", metavar="NAME", help="Adopt this Kubernetes namespace.")
+@WAIT
 @click.pass_context
-def create(ctx: click.Context, name: str, existing_namespace: str | None) -> None:
-    """Create a Namespace."""
+def create(ctx: click.Context, name: str, existing_namespace: str | None, *, wait: bool) -> None:
+    """Create a Namespace; it takes Secrets and deploys when it is `ready`."""
     session = session_of(ctx)
     body = {"name": name}
     if existing_namespace:
         body["existingNamespace"] = existing_namespace
-    show(session, session.client.create(NAMESPACE, body), COLUMNS)
+    made = session.client.create(NAMESPACE, body)
+    if wait:
+
+        def settled() -> bool:
+            made.update(session.client.get(NAMESPACE, str(made["id"])))
+            return bool(made["status"] != "provisioning")
+
+        until(settled, f"Provisioning {name}")
+    show(session, made, COLUMNS)
+    if made["status"] == "failed":
+        ctx.exit(1)
 
 
 @namespace.command()
 @click.argument("name", metavar="NAME|ID")
+@WAIT
 @click.pass_context
-def delete(ctx: click.Context, name: str) -> None:
+def delete(ctx: click.Context, name: str, *, wait: bool) -> None:
     """Tear down an empty Namespace; `get` shows `deleting` until it is gone."""
     session = session_of(ctx)
-    session.client.delete(NAMESPACE, name)
-    if session.output == "table":
-        click.echo(f"Deleting namespace {name}.")
-    else:
-        show_list(session, [session.client.get(NAMESPACE, name)], COLUMNS)
+    gone = session.client.delete(NAMESPACE, name)
+    if wait:
+        until(lambda: is_gone(session, NAMESPACE, gone), f"Deleting {name}")
+    show_deleted(session, NAMESPACE.word, name, "Deleted" if wait else "Deleting")

@@ -86,4 +86,6 @@ def show_deleted(session: Session, kind: str, identifier: str, verb: str = "Dele
     if session.output == "table":
         click.echo(f"{verb} {kind} {identifier}.")
     else:
-        click.echo(_structured({"deleted": True, "kind": kind, "id": identifier}, session.output))
+        click.echo(
+            _structured({verb.lower(): True, "kind": kind, "id": identifier}, session.output)
+        )

@@ -11,6 +11,8 @@ from oce.cli.output import Column, printable
 from oce.client.errors import Unreachable
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from oce.cli.session import Session
 
 DEPLOYMENT_COLUMNS: Final[tuple[Column, ...]] = (
@@ -21,6 +23,7 @@ DEPLOYMENT_COLUMNS: Final[tuple[Column, ...]] = (
     ("LAST ATTEMPT", "progress.lastAttempt.code"),
 )
 _RECONNECTS: Final = 30
+_WAIT_SECONDS: Final = 900.0
 _TERMINAL: Final = frozenset({"succeeded", "failed"})
 
 
@@ -75,6 +78,17 @@ def follow(session: Session, agent: str, revision: str) -> dict[str, Any]:
                 raise
         time.sleep(min(1.0, 0.1 * 2**attempt))
     raise Unreachable("The deployment's events end before the deployment does.")
+
+
+def until(look: Callable[[], bool], what: str) -> None:
+    """Wait until `look()` is true, asking again with a growing pause. Raises click.ClickException after 15 minutes."""
+    deadline = time.monotonic() + _WAIT_SECONDS
+    pause = 0.05
+    while not look():
+        if time.monotonic() > deadline:
+            raise click.ClickException(f"{what} did not happen within {_WAIT_SECONDS:.0f} s.")
+        time.sleep(pause)
+        pause = min(1.0, pause * 1.5)
 
 
 def _tell(view: dict[str, Any], told: str, elapsed: float) -> str:

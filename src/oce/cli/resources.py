@@ -8,11 +8,13 @@ import click
 
 from oce.cli.output import show, show_deleted, show_list
 from oce.cli.session import ResourceGroup, session_of
+from oce.client.errors import Refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from oce.cli.output import Column
+    from oce.cli.session import Session
     from oce.client.api import Kind
 
 NAME = click.argument("name", metavar="NAME|ID")
@@ -24,6 +26,7 @@ FILE = click.option(
     metavar="PATH",
     help="YAML or JSON; `-` reads standard input.",
 )
+WAIT = click.option("--wait", is_flag=True, help="Return when it is over.")
 LIMIT = click.option("--limit", type=click.IntRange(1), help="Show at most this many.")
 INSTALLATION = click.option(
     "--installation",
@@ -77,6 +80,17 @@ def add_verbs(
     }
     for verb in verbs:
         group.command(verb, help=helps[verb])(made[verb])
+
+
+def is_gone(session: Session, kind: Kind, identifier: str) -> bool:
+    """Tell whether a resource that is being deleted is not there any more."""
+    try:
+        session.client.get(kind, identifier)
+    except Refused as error:
+        if error.code == "NOT_FOUND":
+            return True
+        raise
+    return False
 
 
 def group(name: str, help_text: str) -> ResourceGroup:

@@ -25,12 +25,12 @@ import click
 from oce.client.api import AGENT, CONFIGURATION, SECRET, SOURCE, Client
 from oce.client.errors import ClientError
 from oce.client.turns import Turns
-from oce.dev.configs import UpstreamOverride
 from oce.dev.daemon import FAILURES, sentence
+from oce.dev.files import write_private
 from oce.dev.machine import Machine, MachinePlan, Step
 from oce.dev.pki import ensure_identity
 from oce.dev.programs import Program
-from oce.dev.state import Ports, StateDirectory, write_private
+from oce.dev.state import Ports, StateDirectory
 from oce.dev.traces import sandboxes_of, secret_in_reach, traces_of
 from oce.domain.clock import SystemClock
 
@@ -122,13 +122,11 @@ async def _demonstrate(root: Path, report: _Report) -> None:
     ports = _free_ports()
     real_key = os.environ.get("OPENAI_API_KEY", "")
     key = real_key or f"sk-demo-{secrets.token_hex(16)}"
-    overrides = () if real_key else (_offline_override(state, ports),)
+    write_private(state.operator_file, _operator_settings(state, ports, offline=not real_key))
     plan = MachinePlan(
         state=state,
         ports=ports,
         context_name="demo",
-        overrides=overrides,
-        durable=False,
         environment={**os.environ, "OCC_HOME": str(root / "contexts")},
     )
     click.echo("starting PostgreSQL, sandboxd, API, worker and Agent Gateway")
@@ -152,8 +150,18 @@ def _free_ports() -> Ports:
     return Ports.from_base(import_base)
 
 
-def _offline_override(state: StateDirectory, ports: Ports) -> UpstreamOverride:
-    return UpstreamOverride(ENDPOINT, 443, f"127.0.0.1:{ports.model}", str(state.tls / "ca.crt"))
+def _operator_settings(state: StateDirectory, ports: Ports, *, offline: bool) -> str:
+    """Return `operator.toml` of a throw-away machine, which may reach the offline model as the real endpoint."""
+    lines = ["durable = false"]
+    if offline:
+        lines += [
+            "[[upstream]]",
+            f'host = "{ENDPOINT}"',
+            "port = 443",
+            f'connect = "127.0.0.1:{ports.model}"',
+            f"ca_file = {json.dumps(str(state.tls / 'ca.crt'))}",
+        ]
+    return "\n".join(lines) + "\n"
 
 
 def _model_server(state: StateDirectory, ports: Ports) -> Program:

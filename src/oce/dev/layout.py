@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Final
 from oce import harness
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from oce.dev.state import StateDirectory
 
 CODEX_TARGET: Final = "/opt/oce/codex"
@@ -54,11 +56,19 @@ def find_codex() -> Path:
 def install_programs(state: StateDirectory, interpreter: str) -> Programs:
     """Install what Sandboxes run. `interpreter` is the Python inside the Sandbox. Raises LayoutError, OSError."""
     binary = find_codex()
-    if os.environ.get("OCC_CODEX_BINARY") or not readable_by_everyone(binary):
+    if os.environ.get("OCC_CODEX_BINARY"):
         # A folder that somebody named may hold more than Codex, and that is nothing to show to Sandboxes.
-        codex = _lay_codex(binary.resolve(), state.runtime / "codex")
-    else:
+        codex = _lay({Path("bin/codex"): binary}, state.runtime / "codex-named")
+    elif readable_by_everyone(binary):
         codex = binary.parent.parent
+    else:
+        wheel = binary.parent.parent
+        files = {
+            path.relative_to(wheel): path
+            for path in wheel.rglob("*")
+            if path.is_file() and path.suffix not in {".py", ".pyc"}
+        }
+        codex = _lay(files, state.runtime / "codex")
     target = state.runtime / "harness"
     target.mkdir(exist_ok=True, mode=0o755)
     target.chmod(0o755)
@@ -75,23 +85,23 @@ def readable_by_everyone(path: Path) -> bool:
     )
 
 
-def _lay_codex(source: Path, target: Path) -> Path:
-    """Put the binary at `target/bin/codex`, 0755 and ours alone to change; one that is there already stays."""
-    place = target / "bin" / "codex"
-    there, wanted = _identity(place), _identity(source)
-    if there == wanted:
-        return target
-    place.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
-    fresh = place.with_name(".codex.new")
-    fresh.unlink(missing_ok=True)
-    try:
-        _link(source, fresh)
-    except OSError:
-        shutil.copyfile(source, fresh)
-        fresh.chmod(0o755)
-        details = source.stat()
-        os.utime(fresh, ns=(details.st_atime_ns, details.st_mtime_ns))
-    fresh.replace(place)
+def _lay(files: Mapping[Path, Path], target: Path) -> Path:
+    """Put files below `target`, 0755 and ours alone to change; one that is there already stays."""
+    for relative, source in files.items():
+        place, real = target / relative, source.resolve()
+        if _identity(place) == _identity(real):
+            continue
+        place.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
+        fresh = place.with_name(f".{place.name}.new")
+        fresh.unlink(missing_ok=True)
+        try:
+            _link(real, fresh)
+        except OSError:
+            shutil.copyfile(real, fresh)
+            fresh.chmod(0o755)
+            details = real.stat()
+            os.utime(fresh, ns=(details.st_atime_ns, details.st_mtime_ns))
+        fresh.replace(place)
     return target
 
 

@@ -1,8 +1,9 @@
 """One machine: PostgreSQL, sandboxd, API, worker and Agent Gateway as one thing that starts and stops.
 
-`Machine` starts the programs in the order in which they need each other, keeps them running, and stops them so that nothing is left:
-Sandboxes too, because `occ down` means that nothing of ours runs. Sandboxes come back by themselves at the next start: sandboxd keeps
-their records and restarts what should run.
+`Machine` loads all programs at once and lets each one run when what it needs is there (API and worker need the schema; sandboxd and Agent
+Gateway need nothing but their files), keeps them running, and stops them so that nothing is left: Sandboxes too, because `occ down` means
+that nothing of ours runs. Sandboxes come back by themselves at the next start: sandboxd keeps their records and restarts what should run.
+After a killed supervisor the programs are ended and started again, and sandboxd adopts the Sandboxes that still run.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import asyncio
 import os
 import secrets
 import signal
-import sys
 import time
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -19,22 +19,19 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from oce.client.context import Context, Contexts, home
-from oce.dev import probes
-from oce.dev.configs import UpstreamOverride, agentgw_toml, sandboxd_toml, startup_yaml
-from oce.dev.initialize import initialize
+from oce.dev import operator_settings, probes
+from oce.dev.configs import agentgw_toml, sandboxd_toml, startup_yaml
+from oce.dev.files import write_private
 from oce.dev.layout import install_programs
 from oce.dev.pki import ensure_identity
 from oce.dev.postgres import ENVIRONMENT, Postgres, PostgresPlan
 from oce.dev.programs import Keeper, Program
-from oce.dev.purge import stop_leftovers
-from oce.dev.state import Lock, Ports, StateDirectory, refuse_taken_ports, write_private
+from oce.dev.purge import SandboxesStop, end_programs
+from oce.dev.state import Lock, Ports, StateDirectory, refuse_taken_ports
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
     from pathlib import Path
-
-    from oce.dev.layout import Programs
-    from oce.dev.pki import ServerIdentity
 
 SANDBOX_PYTHON: Final = "/usr/bin/python3"
 """The interpreter inside a Sandbox; sandboxd binds one there when the system has none."""
@@ -43,13 +40,11 @@ _TAKEN_BY_US: Final = ("sandboxd", "api", "gateway", "private")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachinePlan:
-    """What to run and where. `durable` False is for throw-away directories only."""
+    """What to run and where; the rest is in the state directory, the operator's file included."""
 
     state: StateDirectory
     ports: Ports
     context_name: str
-    overrides: tuple[UpstreamOverride, ...] = ()
-    durable: bool = True
     environment: dict[str, str] = field(default_factory=lambda: dict(os.environ))
 
 
@@ -75,9 +70,7 @@ class Machine:
         self.keeper = Keeper(changed)
         self._report = report
         self._lock = Lock(plan.state)
-        self._postgres = Postgres(
-            PostgresPlan(root=plan.state.postgres, runtime=plan.state.runtime, durable=plan.durable)
-        )
+        self._settings = operator_settings.OperatorSettings()
 
     async def __aenter__(self) -> Machine:  # noqa: PYI034 - not subclassed
         self._lock.__enter__()
@@ -106,30 +99,34 @@ class Machine:
         )
 
     async def start(self) -> None:
-        """Start everything; returns when every program serves. Raises StateError, ProgramError, PostgresError, LayoutError."""
-        state, ports = self.plan.state, self.plan.ports
-        await stop_leftovers(state, self._postgres)
-        refuse_taken_ports(ports, _TAKEN_BY_US)
-        async with self._step("programs"):
-            programs = await asyncio.to_thread(install_programs, state, SANDBOX_PYTHON)
-            identity = ensure_identity(state.tls, "local", ("localhost",), datetime.now(UTC))
-            self._write_configs(programs, identity)
+        """Start everything; returns when every program serves.
+
+        Raises StateError, ProgramError, PostgresError, LayoutError, OSError, some of them in a group.
+        """
+        self._settings = operator_settings.read(self.plan.state.operator_file)
+        await end_programs(self.plan.state, self._postgres)
+        refuse_taken_ports(self.plan.ports, _TAKEN_BY_US)
+        for program in (self._initialize(), self._api(), self._worker()):
+            self.keeper.load(program)
+        for program in (self._sandboxd(), self._agent_gateway()):
+            self.keeper.load(program)
         async with asyncio.TaskGroup() as together:
-            together.create_task(self._start_database())
-            together.create_task(self._start_sandboxd())
-        async with asyncio.TaskGroup() as together:
-            for program in (self._api(identity), self._worker(), self._agent_gateway()):
-                together.create_task(self._start(program))
+            files = together.create_task(self._files())
+            together.create_task(self._start_control_plane(files))
+            together.create_task(self._start_after(files, self._sandboxd()))
+            together.create_task(self._start_after(files, self._agent_gateway()))
         Contexts(home(self.plan.environment)).save(self.context)
 
     async def stop(self) -> None:
-        """Stop everything, Sandboxes included; data stays. Safe to call at any point of a start."""
-        async with self._step("stop"):
-            for name in ("agent-gateway", "worker", "api", "sandboxd"):
-                await self.keeper.stop(name)
-            await self.keeper.stop_all()
-            await stop_leftovers(self.plan.state, self._postgres)
-        self._lock.__exit__(None, None, None)
+        """Stop everything, Sandboxes included; data stays. Safe to call at any point of a start. Raises ProgramError."""
+        try:
+            async with self._step("stop"):
+                sandboxes = SandboxesStop(self.plan.state)
+                await self.keeper.stop_all(but="postgresql")
+                await asyncio.gather(sandboxes.carry_out(), self.keeper.stop("postgresql"))
+        finally:
+            await end_programs(self.plan.state, self._postgres)
+            self._lock.__exit__(None, None, None)
 
     @asynccontextmanager
     async def _step(self, name: str) -> AsyncIterator[None]:
@@ -137,68 +134,88 @@ class Machine:
         yield
         self._report(Step(name, (time.monotonic() - started) * 1000))
 
-    async def _start(self, program: Program) -> None:
+    async def _files(self) -> None:
+        async with self._step("files"):
+            await asyncio.to_thread(self._write_files)
+
+    async def _start_after(self, files: asyncio.Task[None], program: Program) -> None:
+        await files
         async with self._step(program.name):
             await self.keeper.start(program)
 
-    async def _start_database(self) -> None:
-        plan = self._plan_of_postgres()
+    async def _start_control_plane(self, files: asyncio.Task[None]) -> None:
         async with self._step("postgresql"):
             await asyncio.to_thread(self._postgres.prepare)
-            await self.keeper.start(
-                Program(
-                    name="postgresql",
-                    command=self._postgres.command(),
-                    log=plan.log,
-                    ready=self._database_ready,
-                    environment=ENVIRONMENT,
-                    stop_signal=signal.SIGINT,
-                )
-            )
+            await self.keeper.start(self._database())
         async with self._step("schema"):
-            await initialize(plan, self.plan.state.keys / "administrator.json")
+            await self.keeper.run_once(self._initialize())
+        async with asyncio.TaskGroup() as together:
+            together.create_task(self._start_after(files, self._api()))
+            together.create_task(self._start_after(files, self._worker()))
 
-    async def _database_ready(self) -> bool:
-        return self._postgres.ready()
-
-    def _plan_of_postgres(self) -> PostgresPlan:
-        return PostgresPlan(
-            root=self.plan.state.postgres,
-            runtime=self.plan.state.runtime,
-            durable=self.plan.durable,
-        )
-
-    async def _start_sandboxd(self) -> None:
+    @property
+    def _postgres_plan(self) -> PostgresPlan:
         state = self.plan.state
-        authority = state.sandboxd / "auth" / "ca.crt"
-        await self._start(
-            self._program(
-                "sandboxd",
-                ["oce.sandboxd.main", "serve", "--config", str(state.config / "sandboxd.toml")],
-                probes.https(self.plan.ports.sandboxd, "/healthz", authority),
-            )
+        return PostgresPlan(
+            root=state.postgres, runtime=state.runtime, durable=self._settings.durable
         )
 
-    def _write_configs(self, programs: Programs, identity: ServerIdentity) -> None:
+    @property
+    def _postgres(self) -> Postgres:
+        return Postgres(self._postgres_plan)
+
+    def _write_files(self) -> None:
         state, ports = self.plan.state, self.plan.ports
+        programs = install_programs(state, SANDBOX_PYTHON)
+        identity = ensure_identity(state.tls, "local", ("localhost",), datetime.now(UTC))
         token = state.keys / "internal.token"
         if not token.exists():
             write_private(token, secrets.token_urlsafe(32))
         write_private(state.config / "installation.yaml", startup_yaml(state, ports, programs))
         write_private(
             state.config / "sandboxd.toml",
-            sandboxd_toml(state, ports, programs, self.plan.overrides),
+            sandboxd_toml(state, ports, programs, self._settings.upstreams),
         )
         write_private(state.config / "agentgw.toml", agentgw_toml(state, ports, identity))
 
-    def _api(self, identity: ServerIdentity) -> Program:
+    def _database(self) -> Program:
+        postgres = self._postgres
+
+        async def ready() -> bool:
+            return postgres.ready()
+
+        return Program(
+            name="postgresql",
+            command=postgres.command(),
+            log=self._postgres_plan.log,
+            ready=ready,
+            environment=ENVIRONMENT,
+            stop_signal=signal.SIGINT,
+        )
+
+    def _initialize(self) -> Program:
+        plan, key = self._postgres_plan, self.plan.state.keys / "administrator.json"
+        module = ["oce.dev.initialize", "--postgres", str(plan.root), "--runtime"]
+        return self._program(
+            "schema", [*module, str(plan.runtime), "--key-file", str(key)], probes.never
+        )
+
+    def _sandboxd(self) -> Program:
+        state = self.plan.state
+        return self._program(
+            "sandboxd",
+            ["oce.sandboxd.main", "serve", "--config", str(state.config / "sandboxd.toml")],
+            probes.https(self.plan.ports.sandboxd, "/healthz", state.sandboxd / "auth" / "ca.crt"),
+        )
+
+    def _api(self) -> Program:
         state, ports = self.plan.state, self.plan.ports
         environment = {
             **self._shared_environment(),
             "OCC_HOST": "127.0.0.1",
             "OCC_PORT": str(ports.api),
-            "OCC_TLS_CERTIFICATE": str(identity.certificate),
-            "OCC_TLS_KEY": str(identity.key),
+            "OCC_TLS_CERTIFICATE": str(state.tls / "local.crt"),
+            "OCC_TLS_KEY": str(state.tls / "local.key"),
             "OCC_PRIVATE_HOST": "127.0.0.1",
             "OCC_PRIVATE_PORT": str(ports.private),
             "OCC_INTERNAL_TOKEN_FILE": str(state.keys / "internal.token"),
@@ -208,27 +225,25 @@ class Machine:
         )
 
     def _worker(self) -> Program:
-        state = self.plan.state
+        ready = self.plan.state.run / "worker.ready"
         environment = {
             **self._shared_environment(),
-            "OCC_WORKER_READINESS_PATH": str(state.run / "worker.ready"),
-            "OCC_WORKER_LIVENESS_PATH": str(state.run / "worker.alive"),
+            "OCC_WORKER_READINESS_PATH": str(ready),
+            "OCC_WORKER_LIVENESS_PATH": str(self.plan.state.run / "worker.alive"),
         }
-        for name in ("worker.ready", "worker.alive"):
-            (state.run / name).unlink(missing_ok=True)
         return self._program(
-            "worker", ["oce.worker.main"], probes.marker(state.run / "worker.ready"), environment
+            "worker", ["oce.worker.main"], probes.present(ready), environment, marker=ready
         )
 
     def _agent_gateway(self) -> Program:
         config = self.plan.state.config / "agentgw.toml"
         probe = probes.https(self.plan.ports.gateway, "/healthz", self.plan.state.tls / "ca.crt")
-        return self._program("agent-gateway", ["oce.agentgw", "--config", str(config)], probe)
+        return self._program("agent-gateway", ["oce.agentgw.main", "--config", str(config)], probe)
 
     def _shared_environment(self) -> dict[str, str]:
         return {
             "OCC_CONFIG_PATH": str(self.plan.state.config / "installation.yaml"),
-            "OCC_DATABASE_URL": self._plan_of_postgres().url("occ_app"),
+            "OCC_DATABASE_URL": self._postgres_plan.url("occ_app"),
         }
 
     def _program(
@@ -237,19 +252,15 @@ class Machine:
         module: Sequence[str],
         ready: Callable[[], Awaitable[bool]],
         environment: Mapping[str, str] | None = None,
+        *,
+        marker: Path | None = None,
     ) -> Program:
         return Program(
             name=name,
-            command=_python(*module),
-            log=self._log(name),
+            module=module,
+            log=self.plan.state.logs / f"{name}.log",
             ready=ready,
             environment=environment or {},
             pid_file=self.plan.state.run / f"{name}.pid",
+            marker=marker,
         )
-
-    def _log(self, name: str) -> Path:
-        return self.plan.state.logs / f"{name}.log"
-
-
-def _python(module: str, *arguments: str) -> list[str]:
-    return [sys.executable, "-m", module, *arguments]

@@ -51,6 +51,20 @@ async def answers(port: int, path: str, authority: Path | None, host: str = "127
     return status.split(b" ", 2)[1:2] == [b"200"]
 
 
+async def speaks(port: int, authority: Path, host: str = "127.0.0.1") -> bool:
+    """Tell whether a TLS listener on that loopback port proves itself with that CA."""
+    try:
+        async with asyncio.timeout(_PATIENCE):
+            tls = _trust(str(authority), authority.stat().st_mtime_ns)
+            _, writer = await asyncio.open_connection(host, port, ssl=tls)
+            writer.close()
+            with contextlib.suppress(OSError, ssl.SSLError):
+                await writer.wait_closed()
+    except (OSError, TimeoutError, ssl.SSLError):
+        return False
+    return True
+
+
 def https(port: int, path: str, authority: Path) -> Callable[[], Awaitable[bool]]:
     """Return a probe of a TLS listener that must prove itself with that CA."""
 
@@ -69,11 +83,16 @@ def plain_http(port: int, path: str) -> Callable[[], Awaitable[bool]]:
     return probe
 
 
-def marker(path: Path) -> Callable[[], Awaitable[bool]]:
-    """Return a probe of a marker file that a program keeps touching."""
+async def never() -> bool:
+    """Say no: the probe of a program that runs to its end and serves nobody."""
+    return False
+
+
+def present(path: Path) -> Callable[[], Awaitable[bool]]:
+    """Return a probe of a file by which a program says that it is ready."""
 
     async def probe() -> bool:
-        return marker_fresh(path)
+        return path.exists()
 
     return probe
 

@@ -9,14 +9,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import subprocess
 import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from oce.dev.processes import end, record
+from oce.dev.spawn import detached
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Awaitable, Callable, Mapping, Sequence
     from pathlib import Path
 
@@ -48,6 +49,8 @@ class Program:
     grace: float = 10.0
     stop_signal: int = _STOP_SIGNAL
     pid_file: Path | None = None
+    marker: Path | None = None
+    """A file by which the program says that it is ready; what an earlier one left is removed first."""
 
 
 @dataclass(slots=True)
@@ -97,9 +100,9 @@ class Keeper:
             self.load(program)
         process = self._processes[program.name]
         self._release(program.name)
-        await exited(process)
-        del self._processes[program.name], self._states[program.name]
-        if process.returncode != 0:
+        status = await exited(process)
+        await self.stop(program.name)
+        if status != 0:
             raise ProgramError(last_words(program.log) or f"{program.name} failed without a word")
 
     async def stop(self, name: str) -> None:
@@ -119,25 +122,21 @@ class Keeper:
             state.program.pid_file.unlink(missing_ok=True)
         self._changed()
 
-    async def stop_all(self) -> None:
-        """Stop every program at once."""
-        await asyncio.gather(*(self.stop(name) for name in list(self._states)))
+    async def stop_all(self, *, but: str = "") -> None:
+        """Stop every program at once, `but` one that others still need."""
+        await asyncio.gather(*(self.stop(name) for name in list(self._states) if name != but))
 
     def _spawn(self, state: ProgramState) -> None:
         program = state.program
         loaded = [sys.executable, "-m", "oce.dev.run", *program.module]
-        log = os.open(program.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        try:
-            process = subprocess.Popen(  # noqa: S603 - our own programs
-                loaded if program.module else program.command,
-                stdin=subprocess.PIPE if program.module else subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env={**_base_environment(), **program.environment},
-                start_new_session=True,
-            )
-        finally:
-            os.close(log)
+        if program.marker is not None:
+            program.marker.unlink(missing_ok=True)
+        process = detached(
+            loaded if program.module else program.command,
+            program.log,
+            piped=bool(program.module),
+            environment={**_base_environment(), **program.environment},
+        )
         self._processes[program.name] = process
         state.pid = process.pid
         state.ready = False

@@ -31,6 +31,14 @@ class ComponentStatus:
     evidence: str
 
 
+def _serves(component: str, evidence: str) -> ComponentStatus:
+    return ComponentStatus(component, serving=True, evidence=evidence)
+
+
+def _down(component: str, evidence: str) -> ComponentStatus:
+    return ComponentStatus(component, serving=False, evidence=evidence)
+
+
 async def survey(state: StateDirectory) -> tuple[ComponentStatus, ...]:
     """Ask every program now; nothing is remembered from earlier. Raises StateError."""
     ports = state.ports()
@@ -50,14 +58,14 @@ async def survey(state: StateDirectory) -> tuple[ComponentStatus, ...]:
 def _supervisor(state: StateDirectory) -> ComponentStatus:
     holder = Lock(state).holder()
     evidence = "nobody holds the lock" if holder is None else f"{holder} holds the lock"
-    return ComponentStatus("supervisor", holder is not None, evidence)
+    return ComponentStatus("supervisor", serving=holder is not None, evidence=evidence)
 
 
 def _postgresql(state: StateDirectory) -> ComponentStatus:
     database = Postgres(PostgresPlan(root=state.postgres, runtime=state.runtime))
     pid = database.pid()
     if pid is None:
-        return ComponentStatus("postgresql", False, "no server of this directory runs")
+        return _down("postgresql", "no server of this directory runs")
     serving = database.answers()
     said = "answers on its socket" if serving else "does not answer on its socket"
     return ComponentStatus("postgresql", serving, f"process {pid} {said}")
@@ -70,35 +78,34 @@ async def _listener(
     serving = await probes.answers(port, "/healthz", authority)
     if serving:
         who = f"process {pid}" if pid else "a process that this supervisor did not start"
-        return ComponentStatus(name, True, f"port {port} answered, proven by its CA ({who})")
-    return ComponentStatus(name, False, _silence(pid, port))
+        return _serves(name, f"port {port} answered, proven by its CA ({who})")
+    return _down(name, _silence(pid, port))
 
 
-async def _api(
-    state: StateDirectory, port: int, private: int, authority: Path
-) -> ComponentStatus:
-    """The public listener proves who it is; only the private one tells whether the database answers."""
+async def _api(state: StateDirectory, port: int, private: int, authority: Path) -> ComponentStatus:
+    """Ask both listeners: the public one proves who it is, the private one tells whether the database answers."""
     pid = recorded(state.run / "api.pid")
     speaks, ready = await asyncio.gather(
         probes.speaks(port, authority), probes.answers(private, "/readyz", None)
     )
     if speaks and ready and pid is not None:
-        return ComponentStatus(
-            "api", True, f"port {port} proven by its CA, port {private} says ready (process {pid})"
+        return _serves(
+            "api", f"port {port} proven by its CA, port {private} says ready (process {pid})"
         )
     if speaks:
-        return ComponentStatus(
-            "api", False, f"port {port} is ours, but port {private} does not say ready (process {pid})"
+        return _down(
+            "api",
+            f"port {port} is ours, but port {private} does not say ready (process {pid})",
         )
-    return ComponentStatus("api", False, _silence(pid, port))
+    return _down("api", _silence(pid, port))
 
 
 def _worker(state: StateDirectory) -> ComponentStatus:
     pid = recorded(state.run / "worker.pid")
     if pid is None:
-        return ComponentStatus("worker", False, "its process does not run")
-    if not probes.marker_fresh(state.run / "worker.ready"):
-        return ComponentStatus("worker", False, f"process {pid} is not ready")
+        return _down("worker", "its process does not run")
+    if not (state.run / "worker.ready").exists():
+        return _down("worker", f"process {pid} is not ready")
     fresh = probes.marker_fresh(state.run / "worker.alive")
     said = "its liveness marker is fresh" if fresh else "its liveness marker is old"
     return ComponentStatus("worker", fresh, f"process {pid} runs and {said}")

@@ -53,10 +53,11 @@ def _text(query: Query) -> tuple[str, dict[str, Any]]:
 
 
 class Reader:
-    """Reads inside one transaction. Parameters are given by name."""
+    """Reads. Parameters are given by name."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, pool: Pool | None = None) -> None:
         self._connection: Connection | None = connection
+        self._pool = pool
 
     async def _run(
         self, query: Query, params: dict[str, Any]
@@ -65,8 +66,16 @@ class Reader:
         if connection is None:
             raise RuntimeError("this handle was used after its block ended")
         text, literals = _text(query)
+        values = {**literals, **params} if literals else params
         try:
-            return await connection.execute(text, {**literals, **params} if literals else params)
+            return await connection.execute(text, values)
+        except psycopg.Error as error:
+            if self._pool is None or not connection.closed:
+                raise translate(error) from error
+        # The server cut a connection of a reader; a read is safe to repeat, once, on a fresh one.
+        fresh = self._connection = await self._pool.renew(connection)
+        try:
+            return await fresh.execute(text, values)
         except psycopg.Error as error:
             raise translate(error) from error
 
@@ -80,8 +89,9 @@ class Reader:
         cursor = await self._run(query, params)
         return await cursor.fetchall()
 
-    def _end(self) -> None:
-        self._connection = None
+    def _end(self) -> Connection | None:
+        connection, self._connection = self._connection, None
+        return connection
 
 
 class Tx(Reader):
@@ -119,7 +129,10 @@ class Listener:
 
 
 class Database:
-    """Connections of one process to one database, as the role in the URL (the application role, never the migrator)."""
+    """Connections of one process to one database, as the role in the URL (the application role, never the migrator).
+
+    At most `pool_size` connections write and as many read; they are opened when they are first needed.
+    """
 
     def __init__(
         self,
@@ -142,10 +155,18 @@ class Database:
         self._pool = Pool(
             url, size=pool_size, options=self._options, timeout=connect_timeout, name=name
         )
+        self._readers = Pool(
+            url,
+            size=pool_size,
+            options=f"{self._options} -c default_transaction_read_only=on",
+            timeout=connect_timeout,
+            name=f"{name}-read",
+        )
 
     async def close(self) -> None:
-        """Close the pool."""
+        """Close the pools."""
         await self._pool.close()
+        await self._readers.close()
 
     async def ping(self) -> None:
         """Raise StoreUnavailable unless the database answers."""
@@ -154,9 +175,12 @@ class Database:
 
     @contextlib.asynccontextmanager
     async def read(self) -> AsyncIterator[Reader]:
-        """Open one READ ONLY snapshot; the database refuses writes in it."""
-        connection = await self._pool.begin(b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-        reader = Reader(connection)
+        """Read on a connection that the database refuses writes on.
+
+        Each statement sees its own snapshot: what must be consistent is read by one statement, or in `transact` under locks. A
+        transaction around reads would double their cost.
+        """
+        reader = Reader(await self._readers.take(), self._readers)
         reusable = False
         try:
             yield reader
@@ -165,13 +189,14 @@ class Database:
             reusable = True
             raise
         finally:
-            reader._end()  # noqa: SLF001 - the block owns its handle
-            await self._undo(connection, reusable=reusable)
+            connection = reader._end()  # noqa: SLF001 - the block owns its handle
+            if connection is not None:
+                await self._readers.release(connection, reusable=reusable)
 
     @contextlib.asynccontextmanager
     async def transact(self) -> AsyncIterator[Tx]:
         """Open a READ COMMITTED transaction and commit it when the block ends without an exception."""
-        connection = await self._pool.begin(b"BEGIN")
+        connection = await self._pool.begin()
         tx = Tx(connection)
         try:
             yield tx

@@ -73,40 +73,39 @@ async def identity(reader: Reader, identity_id: str) -> Identity | None:
     return _identity(row) if row else None
 
 
+_GROUPS: Final = (
+    "SELECT m.group_id, m.namespace_id FROM occ.iam_group_memberships m"
+    " WHERE m.identity_id = i.id AND i.kind = 'principal'"
+)
+_POLICY: Final = (
+    f"SELECT {', '.join(f'i.{column}' for column in _IDENTITY.split(', '))},"  # noqa: S608 - constants of this module
+    f" COALESCE((SELECT jsonb_object_agg(g.group_id, g.namespace_id) FROM ({_GROUPS}) AS g), '{{}}') AS groups,"
+    " COALESCE((SELECT jsonb_agg(jsonb_build_object("
+    "'id', b.id, 'subject_kind', b.subject_kind, 'subject_id', b.subject_id, 'role_id', b.role_id,"
+    " 'namespace_id', b.namespace_id, 'resource_kind', b.resource_kind, 'resource_id', b.resource_id,"
+    " 'role', jsonb_build_object('id', r.id, 'name', r.name, 'namespace_id', r.namespace_id,"
+    " 'permissions', r.permissions, 'built_in', r.built_in)))"
+    " FROM occ.iam_access_bindings b JOIN occ.iam_roles r ON r.id = b.role_id"
+    " WHERE (b.subject_kind = 'identity' AND b.subject_id = i.id) OR (b.subject_kind = 'group'"
+    f" AND b.subject_id IN (SELECT g.group_id FROM ({_GROUPS}) AS g))), '[]') AS bindings,"
+    " COALESCE((SELECT jsonb_agg(jsonb_build_object('id', x.id, 'action', x.action,"
+    " 'resource_kind', x.resource_kind, 'namespace_id', x.namespace_id, 'resource_id', x.resource_id))"
+    " FROM occ.iam_restrictions x), '[]') AS restrictions"
+    " FROM occ.iam_identities i WHERE i.id = %(id)s"
+)
+
+
 async def policy_of(reader: Reader, identity_id: str) -> PolicyOf | None:
-    """Read everything that speaks about an identity, or None when it does not exist."""
-    found = await identity(reader, identity_id)
-    if found is None:
+    """Read everything that speaks about an identity in one statement, hence one snapshot; None when it does not exist."""
+    row = await reader.one(_POLICY, id=identity_id)
+    if row is None:
         return None
-    groups: dict[str, str | None] = {}
-    if found.kind == "principal":
-        memberships = await reader.all(
-            "SELECT group_id, namespace_id FROM occ.iam_group_memberships WHERE identity_id = %(id)s",
-            id=identity_id,
-        )
-        groups = {row["group_id"]: row["namespace_id"] for row in memberships}
-    rows = await reader.all(
-        "SELECT b.id AS binding_id, b.subject_kind, b.subject_id, b.role_id,"
-        " b.namespace_id AS binding_namespace, b.resource_kind, b.resource_id,"
-        " r.name, r.namespace_id, r.permissions, r.built_in"
-        " FROM occ.iam_access_bindings b JOIN occ.iam_roles r ON r.id = b.role_id"
-        " WHERE (b.subject_kind = 'identity' AND b.subject_id = %(id)s)"
-        " OR (b.subject_kind = 'group' AND b.subject_id = ANY(%(groups)s))",
-        id=identity_id,
-        groups=list(groups),
-    )
-    restrictions = await reader.all(
-        "SELECT id, action, resource_kind, namespace_id, resource_id FROM occ.iam_restrictions"
-    )
     return PolicyOf(
-        identity=found,
-        groups=groups,
-        bindings=tuple(
-            _binding(row | {"id": row["binding_id"], "namespace_id": row["binding_namespace"]})
-            for row in rows
-        ),
-        roles={row["role_id"]: _role(row | {"id": row["role_id"]}) for row in rows},
-        restrictions=tuple(Restriction(**row) for row in restrictions),
+        identity=_identity(row),
+        groups=row["groups"],
+        bindings=tuple(_binding(one) for one in row["bindings"]),
+        roles={one["role"]["id"]: _role(one["role"]) for one in row["bindings"]},
+        restrictions=tuple(Restriction(**one) for one in row["restrictions"]),
     )
 
 

@@ -1,8 +1,8 @@
 """A small bounded pool of psycopg connections.
 
-Why our own: the worker and the API need a bound, last-in first-out reuse and one retry of a stale idle connection, nothing else; a
-connection is only handed out after its BEGIN was answered, so a restart of PostgreSQL costs a reconnect and not an error.
-It does not ping, resize or balance.
+Why our own: the worker and the API need a bound, last-in first-out reuse and one retry of a stale idle connection, nothing else. A
+connection for writing is handed out after its BEGIN was answered; a reader's first failed statement is repeated on a fresh one. So a
+restart of PostgreSQL costs a reconnect and not an error. It does not ping, resize or balance.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from psycopg import AsyncConnection
 
 Connection = psycopg.AsyncConnection[DictRow]
+_BEGIN = b"BEGIN"
 
 
 async def connect(url: str, *, options: str, connect_timeout: float, name: str) -> Connection:
@@ -53,8 +54,30 @@ class Pool:
         self._slots = asyncio.Semaphore(size)
         self._closed = False
 
-    async def begin(self, statement: bytes) -> Connection:
-        """Return a connection on which `statement` (a BEGIN) was answered. Raises StoreUnavailable."""
+    async def begin(self) -> Connection:
+        """Return a connection on which BEGIN was answered. Raises StoreUnavailable."""
+        await self._reserve()
+        try:
+            return await self._begun()
+        except BaseException:
+            self._slots.release()
+            raise
+
+    async def take(self) -> Connection:
+        """Return a connection outside any transaction; it may turn out to be stale (see `renew`). Raises StoreUnavailable."""
+        await self._reserve()
+        try:
+            return self._idle.pop() if self._idle else await self._connect()
+        except BaseException:
+            self._slots.release()
+            raise
+
+    async def renew(self, stale: Connection) -> Connection:
+        """Replace a taken connection by a fresh one in the same place. Raises StoreUnavailable."""
+        await stale.close()
+        return await self._connect()
+
+    async def _reserve(self) -> None:
         if self._closed:
             raise StoreUnavailable("the pool is closed")
         try:
@@ -62,17 +85,17 @@ class Pool:
                 await self._slots.acquire()
         except TimeoutError as error:
             raise StoreUnavailable("no connection became free") from error
-        try:
-            return await self._begun(statement)
-        except BaseException:
-            self._slots.release()
-            raise
 
-    async def _begun(self, statement: bytes) -> Connection:
+    async def _connect(self) -> Connection:
+        return await connect(
+            self._url, options=self._options, connect_timeout=self._timeout, name=self._name
+        )
+
+    async def _begun(self) -> Connection:
         while self._idle:
             connection = self._idle.pop()
             try:
-                await connection.execute(statement)
+                await connection.execute(_BEGIN)
             except psycopg.Error:
                 await connection.close()
                 continue
@@ -80,11 +103,9 @@ class Pool:
                 await connection.close()
                 raise
             return connection
-        connection = await connect(
-            self._url, options=self._options, connect_timeout=self._timeout, name=self._name
-        )
+        connection = await self._connect()
         try:
-            await connection.execute(statement)
+            await connection.execute(_BEGIN)
         except psycopg.Error as error:
             await connection.close()
             raise translate(error) from error

@@ -137,7 +137,9 @@ class MemorySandboxDriver:
             raise found
         return found
 
-    async def withdraw_harness_exposure(self, context: RevisionContext) -> None:  # the contract's signature
+    async def withdraw_harness_exposure(
+        self, context: RevisionContext
+    ) -> None:  # the contract's signature
         """Nothing is exposed."""
 
     async def observe_harness(self, context: RevisionContext) -> HarnessObservation:

@@ -80,6 +80,12 @@ class World:
             )
         return Actor(principal_id=principal.id, request_id="req_test")
 
+    async def work_of(self, agent):
+        return await self.rows(
+            "SELECT * FROM occ.controller_work WHERE agent_id = %(id)s ORDER BY created_at",
+            id=agent.id,
+        )
+
     async def rows(self, query, **params):
         async with self.platform.db.read() as reader:
             return await reader.all(query, **params)

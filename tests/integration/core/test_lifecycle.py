@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from functools import partial
 
-import psycopg
 import pytest
 
 from oce.contracts.credential_gateway import SourceStatus
@@ -29,7 +27,6 @@ from oce.core.errors import (
     InvalidRequest,
     NotFound,
     PreconditionFailed,
-    public,
 )
 from oce.core.installation import queries as installation
 from oce.core.installation.commands import bootstrap
@@ -46,7 +43,6 @@ from oce.store import audit as audit_rows
 from oce.store import events, work
 from oce.store import namespaces as namespace_rows
 from oce.store import revisions as revision_rows
-from oce.store.errors import StorageFull, StoreUnavailable
 from oce.testing.fakes import ManualClock
 
 VALUES = {"agents": {"defaults": {"model": {"primary": "openai/gpt-5.1-codex"}}}}
@@ -241,7 +237,7 @@ async def test_configurations_move_by_generation(world):
     assert reserved.value.details[0].path == "/secretBindings/openai_api_key"
     made = await world.configuration(name="codex", secret_bindings={"TOOL_KEY": "key"})
     assert made.generation == 1
-    other = {"agents": {"defaults": {"model": {"primary": "codex/other"}}}}
+    other = {"agents": {"defaults": {"model": {"primary": "openai/other"}}}}
     change = configurations.ConfigurationChange(values=other)
     changed = await configurations.update(
         platform, admin, "default", "codex", change, expected_generation=1
@@ -283,7 +279,7 @@ async def test_an_agent_from_draft_to_deletion(world):
     platform, admin = world.platform, world.admin
     agent = await world.agent()
     assert agent.desired_runtime_state is RuntimeState.STOPPED
-    assert not await work_of(world, agent)
+    assert not await world.work_of(agent)
     granted = await world.rows(
         "SELECT resource_id FROM occ.iam_access_bindings WHERE subject_id = %(id)s",
         id=agent.service_principal_id,
@@ -295,7 +291,7 @@ async def test_an_agent_from_draft_to_deletion(world):
     assert revision.configuration["plugins"]["entries"]["codex"]["enabled"] is True
     assert revision.credential_sources[0].credential_gateway_id == "fake-gateway"
     assert await revisions.get(platform, admin, "default", "coder", revision.id) == revision
-    assert [row["idempotency_key"] for row in await work_of(world, agent)] == [
+    assert [row["idempotency_key"] for row in await world.work_of(agent)] == [
         f"agent_revision:{revision.id}:reconcile"
     ]
     with pytest.raises(Conflict, match="in use by agent"):
@@ -332,7 +328,7 @@ async def test_an_agent_from_draft_to_deletion(world):
     with pytest.raises(Conflict) as gone:
         await agents.update(platform, admin, "default", "coder", change)
     assert gone.value.code == "AGENT_DELETING"
-    targets = [row["agent_target"] for row in await work_of(world, agent)]
+    targets = [row["agent_target"] for row in await world.work_of(agent)]
     assert sorted(targets, key=str) == [None, None, "deleted", "stopped"]
     await _finish_deletion(world, agent)
     with pytest.raises(NotFound):
@@ -346,15 +342,9 @@ async def test_an_agent_from_draft_to_deletion(world):
     )
 
 
-async def work_of(world, agent):
-    return await world.rows(
-        "SELECT * FROM occ.controller_work WHERE agent_id = %(id)s ORDER BY created_at", id=agent.id
-    )
-
-
 async def _finish_deletion(world, agent):
     """What the worker's last transaction does."""
-    deletion = next(row for row in await work_of(world, agent) if row["agent_target"] == "deleted")
+    deletion = next(row for row in await world.work_of(agent) if row["agent_target"] == "deleted")
     token = uuid.uuid4()
     async with world.platform.db.transact() as tx:
         await tx.run(
@@ -399,7 +389,7 @@ async def test_a_draft_that_cannot_run_is_refused_at_deploy(world, values, messa
     )  # fmt: skip
     with pytest.raises((Conflict, InvalidRequest, ConfigurationRefused), match=message):
         await agents.deploy(world.platform, world.admin, "default", "coder")
-    assert not await work_of(world, agent)
+    assert not await world.work_of(agent)
 
 
 async def test_secret_bindings_and_missing_credentials_are_refused_by_code(world):
@@ -491,143 +481,3 @@ async def test_a_deployment_is_shown_from_its_work(world):
         ended = await shown()
         assert (ended.status, ended.progress) == (expected, None)
         assert (ended.error.code if ended.error else None) == error
-
-
-async def test_idempotency_keys_make_one_resource(world):
-    platform, admin = world.platform, world.admin
-    made = await asyncio.gather(
-        *(namespaces.create(platform, admin, name="once", idempotency_key="k1") for _ in range(4))
-    )
-    assert len({one.id for one in made}) == 1
-    with pytest.raises(Conflict) as reused:
-        await namespaces.create(platform, admin, name="twice", idempotency_key="k1")
-    assert reused.value.code == "IDEMPOTENCY_KEY_REUSED"
-    with pytest.raises(InvalidRequest):
-        await namespaces.create(platform, admin, name="twice", idempotency_key="a b")
-    agent = await world.agent()
-    revisions_made = await asyncio.gather(
-        *(
-            agents.deploy(platform, admin, "default", "coder", idempotency_key="d1")
-            for _ in range(4)
-        )
-    )
-    assert {one.revision for one in revisions_made} == {1}
-    assert len(await work_of(world, agent)) == 1
-    other = await world.person("administrator", namespace=None, scope=None)
-    assert (
-        await agents.deploy(platform, other, "default", "coder", idempotency_key="d1")
-    ).revision == 2
-    world.drivers.secrets.fail["create"] = RuntimeError("killed")
-    create = partial(
-        secrets.create,
-        platform,
-        admin,
-        "default",
-        name="s",
-        value=SecretText("v"),
-        idempotency_key="s1",
-    )
-    with pytest.raises(Dependency):
-        await create()
-    world.drivers.secrets.fail.clear()
-    assert (await create()).state == "ready"
-
-
-async def test_one_name_goes_to_one_agent(world):
-    configuration = await world.configuration()
-    results = await asyncio.gather(
-        *(
-            agents.create(
-                world.platform, world.admin, "default",
-                agents.AgentDraft(name="same", configuration=configuration.id),
-            )
-            for _ in range(5)
-        ),
-        return_exceptions=True,
-    )  # fmt: skip
-    assert sorted(type(one).__name__ for one in results) == ["Agent", *["Conflict"] * 4]
-    assert (
-        len(await world.rows("SELECT 1 AS one FROM occ.iam_identities WHERE agent_id IS NOT NULL"))
-        == 1
-    )
-
-
-async def test_lists_are_walked_page_by_page(world):
-    platform, admin = world.platform, world.admin
-    made = [(await world.secret(f"s{number}")).id for number in range(7)]
-    reader = await world.person(None)
-    for secret_id in made[1::2]:
-        await access_commands.create_binding(
-            platform, admin, "default",
-            access_commands.BindingDraft(
-                subject_id=reader.principal_id, role_id="role_viewer",
-                resource_kind="secret", resource_id=secret_id,
-            ),
-        )  # fmt: skip
-
-    async def walk(actor, limit):
-        seen, cursor = [], None
-        while True:
-            page = await secret_queries.list_page(
-                platform, actor, "default", PageRequest(limit, cursor)
-            )
-            assert len(page.items) <= limit
-            seen += [one.id for one in page.items]
-            cursor = page.next_cursor
-            if cursor is None:
-                return seen
-
-    for limit in (1, 2, 3, 7, 50):
-        assert await walk(admin, limit) == made
-        assert await walk(reader, limit) == made[1::2]
-    for bad in ("?", "e30", "W10"):
-        with pytest.raises(InvalidRequest):
-            await secret_queries.list_page(platform, admin, "default", PageRequest(5, bad))
-    page = await audit.list_page(platform, admin, audit.AuditFilter(), PageRequest(3))
-    rest = await audit.list_page(
-        platform, admin, audit.AuditFilter(), PageRequest(200, page.next_cursor)
-    )
-    total = await world.rows("SELECT count(*) AS n FROM occ.audit_events")
-    assert len(page.items) + len(rest.items) == total[0]["n"]
-    filtered = await audit.list_page(
-        platform, admin, audit.AuditFilter(resource_id=made[0], namespace="default"), PageRequest()
-    )
-    assert {one.resource_id for one in filtered.items} == {made[0]}
-
-
-async def test_no_audit_no_change(world, monkeypatch):
-    async def broken(*_):
-        raise StoreUnavailable("no audit")
-
-    monkeypatch.setattr(audit_rows, "append", broken)
-    with pytest.raises(StoreUnavailable):
-        await namespaces.create(world.platform, world.admin, name="silent")
-    with pytest.raises(StoreUnavailable):
-        await world.secret()
-    monkeypatch.undo()
-    assert await world.rows("SELECT 1 AS one FROM occ.namespaces WHERE name = 'silent'") == []
-    assert await world.rows("SELECT 1 AS one FROM occ.secrets") == []
-    assert world.drivers.secrets.calls == []
-
-
-async def test_a_full_disk_while_a_revision_is_written_loses_nothing(world, test_database):
-    """The server itself reports the error: a trigger raises the SQLSTATE of a full device."""
-    agent = await world.agent()
-    with psycopg.connect(test_database.superuser_url, autocommit=True) as server:
-        server.execute(
-            "CREATE FUNCTION occ.disk_full() RETURNS trigger LANGUAGE plpgsql AS"
-            " $$ BEGIN RAISE 'could not extend file' USING ERRCODE = '53100'; END $$;"
-            "CREATE TRIGGER disk_full BEFORE INSERT ON occ.agent_revisions EXECUTE FUNCTION occ.disk_full()"
-        )
-        with pytest.raises(StorageFull) as full:
-            await agents.deploy(
-                world.platform, world.admin, "default", "coder", idempotency_key="k"
-            )
-        server.execute("DROP TRIGGER disk_full ON occ.agent_revisions")
-    assert public(full.value).status == 503
-    assert (await agent_queries.get(world.platform, world.admin, "default", "coder")) == agent
-    assert not await work_of(world, agent)
-    revision = await agents.deploy(
-        world.platform, world.admin, "default", "coder", idempotency_key="k"
-    )
-    assert revision.revision == 1

@@ -385,8 +385,9 @@ def test_two_sandboxes_share_a_configured_folder(daemons):
     work = made.folder / "agents/agt_1/work"
     work.mkdir(parents=True)
     config = struct_pb2.Struct()
-    mount = {"source_id": "agents", "sub_path": "agt_1/work", "mount_path": "/sandbox/data"}
-    config.update({"local": {"mounts": [mount], "limits": {"memory_bytes": 1 << 30}}})
+    data = {"source_id": "agents", "sub_path": "agt_1/work", "mount_path": "/sandbox/data"}
+    fresh = {"source_id": "agents", "sub_path": "runtime-1", "mount_path": "/sandbox/.runtime"}
+    config.update({"local": {"mounts": [data, fresh], "limits": {"memory_bytes": 1 << 30}}})
     spec = pb.SandboxSpec(template=pb.SandboxTemplate(driver_config=config))
     made.start()
     with made.sdk() as client:
@@ -394,10 +395,13 @@ def test_two_sandboxes_share_a_configured_folder(daemons):
             client.create(workspace="default", name=name, spec=spec)
             until(lambda name=name: client.get(name, workspace="default").phase == 2)
             result = client.exec(
-                name, ["sh", "-c", f"echo {name} >> /sandbox/data/log"], workspace="default"
+                name,
+                ["sh", "-c", f"echo {name} | tee -a /sandbox/.runtime/log >> /sandbox/data/log"],
+                workspace="default",
             )
             assert (result.exit_code, result.stderr) == (0, "")
     assert (work / "log").read_text() == "one\ntwo\n"
+    assert (made.folder / "agents/runtime-1/log").read_text() == "one\ntwo\n"
 
 
 def test_changed_operator_settings_reach_the_egress_process(daemons, tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import grpc
 import pytest
+from google.protobuf import timestamp_pb2
 from openshell._proto import datamodel_pb2, sandbox_pb2
 from openshell._proto import openshell_pb2 as pb
 
@@ -180,6 +181,15 @@ async def test_provider_refusals_name_the_field_and_never_the_value(control, too
         (provider("x", "oce-codex-runtime"), ("runtime_json",)),
         (provider("x", "oce-openai", config={"a": "x" * 65537}), ("65536",)),
         (provider("key", "oce-codex-runtime", credentials={"a": SECRET}), ()),
+        (
+            provider(
+                "x",
+                "oce-openai",
+                credentials={"api_key": SECRET},
+                credential_expiration_times={"api_key": timestamp_pb2.Timestamp(seconds=1)},
+            ),
+            ("credential_expiration_times", "not supported"),
+        ),
     ):
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await put(control, tools, message)

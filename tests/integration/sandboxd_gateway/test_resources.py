@@ -114,7 +114,9 @@ async def test_mounts_of_configured_sources_only(world, tools, tmp_path):
         async with tools.refused(PRECONDITION, "leads out"):
             await tools.create(control, spec=driver(mounts=[mount | {"sub_path": "leak"}]))
         async with tools.refused(PRECONDITION, "no folder"):
-            await tools.create(control, spec=driver(mounts=[mount | {"sub_path": "absent"}]))
+            await tools.create(
+                control, spec=driver(mounts=[mount | {"sub_path": "absent", "read_only": True}])
+            )
         spec = driver(mounts=[mount], limits={"memory_bytes": 1 << 30, "cpu": 0.5})
         await tools.create(control, spec=spec)
         await tools.ready(control, "one")

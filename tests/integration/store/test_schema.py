@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import psycopg
 import pytest
 from alembic.autogenerate import compare_metadata
@@ -40,6 +42,17 @@ def test_migrating_and_provisioning_again_change_nothing(test_database):
     with psycopg.connect(test_database.app_url) as connection:
         roles = connection.execute("SELECT count(*) FROM occ.iam_roles WHERE built_in").fetchone()
     assert roles == (5,)
+
+
+def test_two_starters_migrate_an_empty_database_once(postgres_cluster):
+    provision(postgres_cluster.superuser_url(), "fresh")
+    url = postgres_cluster.plan.url("occ_migrator", "fresh")
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            assert list(pool.map(migrate, [url, url])) == [head(), head()]
+    finally:
+        with psycopg.connect(postgres_cluster.superuser_url(), autocommit=True) as connection:
+            connection.execute("DROP DATABASE fresh WITH (FORCE)")
 
 
 REFUSED = [

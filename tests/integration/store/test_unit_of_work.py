@@ -112,14 +112,17 @@ async def test_a_refused_commit_is_known(db):
 
 async def test_idle_connections_cut_by_the_server_cost_nobody_an_error(db, test_database):
     async def look():
-        async with db.read() as reader:
-            return await reader.one("SELECT pg_backend_pid() AS pid")
+        async with db.read() as reader, db.transact() as tx:
+            return [
+                (await handle.one("SELECT pg_backend_pid() AS pid"))["pid"]
+                for handle in (reader, tx)
+            ]
 
-    before = {row["pid"] for row in await asyncio.gather(*(look() for _ in range(4)))}
+    before = {pid for pids in await asyncio.gather(*(look() for _ in range(4))) for pid in pids}
     with psycopg.connect(test_database.superuser_url, autocommit=True) as other:
         for pid in before:
             other.execute("SELECT pg_terminate_backend(%s, 2000)", (pid,))
-    after = {row["pid"] for row in await asyncio.gather(*(look() for _ in range(4)))}
+    after = {pid for pids in await asyncio.gather(*(look() for _ in range(4))) for pid in pids}
     assert not before & after
 
 

@@ -18,7 +18,7 @@ from oce.core.configurations.schema import (
 )
 
 EXAMPLES = {
-    "agents.defaults.model.primary": "codex/gpt-5.1-codex",
+    "agents.defaults.model.primary": "openai/gpt-5.1-codex",
     "agents.defaults.agentRuntime.id": "codex",
     "models.providers.openai.baseUrl": "https://api.openai.com/v1",
     "plugins.entries.codex.enabled": True,

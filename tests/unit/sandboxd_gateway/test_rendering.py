@@ -29,6 +29,7 @@ def launch(spec, policy=None, views=()):
         config=CONFIG,
         workspace=Path("/w"),
         provider_files=Path("/p"),
+        shown={"/usr": "/usr", "/bin": "/bin"},
         roots=b"ROOTS\n",
         ca=b"CA\n",
     )
@@ -91,6 +92,10 @@ def test_file_policies():
     )
     found = launch(pb.SandboxSpec(), own)
     assert (found.read_only_paths, found.read_write_paths) == (("/usr",), ("/tmp", "/sandbox"))
+    own.filesystem.read_only.extend(["/usr/no-such-folder", "/app", "/etc", "/bin"])
+    assert launch(pb.SandboxSpec(), own).read_only_paths == ("/usr", "/etc", "/bin")
+    own.landlock.compatibility = "hard_requirement"
+    assert "/app" in launch(pb.SandboxSpec(), own).read_only_paths
     own.filesystem.include_workdir = False
     del own.filesystem.read_write[:]
     assert launch(pb.SandboxSpec(), own).read_write_paths == ("/dev/null",)

@@ -18,6 +18,13 @@ from oce.api.parameters import (
     answer_page,
     router,
 )
+from oce.api.render import (
+    audit_view,
+    binding_view,
+    key_view,
+    role_view,
+    service_principal_view,
+)
 from oce.api.requests import BindingCreate, Empty, KeyCreate, OpaqueId, Reference, RoleCreate
 from oce.api.views import (
     AuditEventView,
@@ -27,11 +34,6 @@ from oce.api.views import (
     RevokedView,
     RoleView,
     ServicePrincipalView,
-    audit_view,
-    binding_view,
-    key_view,
-    role_view,
-    service_principal_view,
 )
 from oce.core.access import commands, queries
 from oce.core.audit import queries as audit_queries

@@ -21,6 +21,13 @@ from oce.api.parameters import (
     router,
 )
 from oce.api.pipeline import AGENT_BODY_MAX
+from oce.api.render import (
+    agent_view,
+    deployment_view,
+    harness_status_view,
+    log_page_view,
+    revision_view,
+)
 from oce.api.requests import (
     AgentCreate,
     AgentUpdate,
@@ -36,11 +43,6 @@ from oce.api.views import (
     HarnessStatusView,
     LogPageView,
     RevisionView,
-    agent_view,
-    deployment_view,
-    harness_status_view,
-    log_page_view,
-    revision_view,
 )
 from oce.core.agents import commands, queries
 from oce.core.platform import Actor, Platform

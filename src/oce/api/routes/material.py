@@ -16,6 +16,11 @@ from oce.api.parameters import (
     answer_page,
     router,
 )
+from oce.api.render import (
+    configuration_view,
+    secret_view,
+    source_view,
+)
 from oce.api.requests import (
     ConfigurationCreate,
     ConfigurationUpdate,
@@ -33,9 +38,6 @@ from oce.api.views import (
     SecretView,
     SourceStatusView,
     SourceView,
-    configuration_view,
-    secret_view,
-    source_view,
 )
 from oce.core.configurations import commands as configuration_commands
 from oce.core.configurations import queries as configuration_queries

@@ -15,14 +15,16 @@ from oce.api.parameters import (
     answer_page,
     router,
 )
+from oce.api.render import (
+    installation_view,
+    namespace_view,
+)
 from oce.api.requests import NamespaceCreate
 from oce.api.views import (
     BackendView,
     Envelope,
     InstallationView,
     NamespaceView,
-    installation_view,
-    namespace_view,
 )
 from oce.core.installation import queries as installation_queries
 from oce.core.namespaces import commands, queries

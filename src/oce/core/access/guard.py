@@ -45,7 +45,7 @@ async def require(
     kind: str,
     resource_id: str | None,
     namespace_id: str | None,
-) -> AccessDecision | None:
+) -> AccessDecision:
     """Return the decision that allows this. Raises Forbidden (after recording it), StoreError."""
     request = AccessRequest(
         principal_id=actor.principal_id,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, Literal
@@ -18,6 +19,7 @@ from oce.domain.failures import CATALOGUE
 from oce.domain.ids import IdKind, new_id
 from oce.domain.resources import AgentStatus
 from oce.store import audit, iam, service_keys
+from oce.store.errors import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -76,8 +78,10 @@ async def authenticate(platform: Platform, key: SecretText, *, request_id: str) 
     if principal_namespace is not None and principal_namespace != known.namespace_id:
         raise Unauthenticated
     if known.last_used_at is None or now - known.last_used_at >= _TOUCH_EVERY:
-        async with platform.db.transact() as tx:
-            await service_keys.touch(tx, known.id, now)
+        # Only information: a database that cannot write (a full disk) must still let people read.
+        with contextlib.suppress(StoreError):
+            async with platform.db.transact() as tx:
+                await service_keys.touch(tx, known.id, now)
     return Actor(
         principal_id=known.service_principal_id,
         request_id=request_id,

@@ -46,9 +46,9 @@ KEYS: Final = (
     Key(
         path="agents.defaults.model.primary",
         kind="string",
-        pattern=r"(openai|codex)/[A-Za-z0-9][A-Za-z0-9._:-]{0,127}",
-        meaning="The model, `<provider>/<model>`. `openai/…` and `codex/…` run on the Codex Harness.",
-        honoured_by="Codex Harness (config.toml `model`)",
+        pattern=r"openai/[A-Za-z0-9][A-Za-z0-9._:-]{0,127}",
+        meaning="The model, `openai/<model>`. It runs on the Codex Harness.",
+        honoured_by="Compute (config.toml `model`)",
     ),
     Key(
         path="agents.defaults.agentRuntime.id",
@@ -63,7 +63,7 @@ KEYS: Final = (
         kind="url",
         meaning="Base URL of the OpenAI-compatible endpoint; must be the one of the credential source.",
         default="the credential source's `base_url`",
-        honoured_by="Codex Harness (config.toml provider), checked at deploy",
+        honoured_by="Compute (config.toml `openai_base_url`), checked at deploy",
     ),
     Key(
         path="models.providers.openai.api",
@@ -99,18 +99,18 @@ KEYS: Final = (
     Key(
         path="plugins.entries.codex.config.appServer.approvalPolicy",
         kind="string",
-        choices=("never", "on-request", "untrusted"),
+        choices=("never",),
         default="never",
-        meaning="When Codex asks before it runs a command.",
-        honoured_by="Codex Harness (config.toml `approval_policy`)",
+        meaning="When Codex asks before it runs a command. Nobody could answer inside a Sandbox, so `never` is the only choice.",
+        honoured_by="Compute (config.toml `approval_policy`)",
     ),
     Key(
         path="logging.level",
         kind="string",
         choices=("error", "warn", "info", "debug"),
         default="info",
-        meaning="Log level of the Harness.",
-        honoured_by="Compute (`RUST_LOG` of the Harness)",
+        meaning="Level that OCC stamps into the revision's document. The Harness's own level is the operator's setting of Compute.",
+        honoured_by="deploy (the logging stamp)",
     ),
     Key(
         path=f"{NETWORK_POLICY_KEY}.additions",

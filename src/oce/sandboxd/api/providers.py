@@ -149,6 +149,8 @@ class Providers:
         checks.labels(provider.metadata.labels, "provider.metadata.labels")
         checks.check_annotations(provider.metadata.annotations, "provider.metadata.annotations")
         _check_values(provider)
+        if provider.credential_expiration_times:
+            raise _no_expiry()
         if not provider.type or len(provider.type) > _MAX_TYPE:
             raise invalid("provider.type", "is required, at most 64 characters")
         if provider.profile_workspace not in {"", call.workspace}:
@@ -221,6 +223,8 @@ class Providers:
         record = self._find(self._g.store.read, call, provider.metadata.name)
         checks.active_workspace(self._g.store.read, call.workspace)
         _check_values(provider)
+        if call.request.credential_expiration_times or provider.credential_expiration_times:
+            raise _no_expiry()
         self._check_update(record, call)
         put = {key: value for key, value in provider.credentials.items() if value}
         cleared = frozenset(key for key, value in provider.credentials.items() if not value)
@@ -253,10 +257,6 @@ class Providers:
                 message.config[key] = value
             else:
                 message.config.pop(key, None)
-        for key, value in request.credential_expiration_times.items():
-            message.credential_expiration_times[key].CopyFrom(value)
-        for key in request.clear_credential_expiration_keys:
-            message.credential_expiration_times.pop(key, None)
         if request.provider.metadata.labels:
             checks.labels(request.provider.metadata.labels, "provider.metadata.labels")
             message.metadata.labels.clear()
@@ -297,6 +297,10 @@ class Providers:
 
     def _forget_values(self, _call: Call, _response: Proto) -> None:
         self._g.supervisor.sweep_credentials()
+
+
+def _no_expiry() -> Refusal:
+    return invalid("credential_expiration_times", "is not supported by this gateway")
 
 
 def _taken(name: str) -> Refusal:

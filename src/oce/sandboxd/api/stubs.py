@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from google.protobuf import duration_pb2, struct_pb2, timestamp_pb2
+from google.protobuf import timestamp_pb2
 from google.protobuf.message_factory import GetMessageClass
 from google.protobuf.unknown_fields import UnknownFieldSet
 from google.rpc import error_details_pb2, status_pb2
@@ -24,9 +24,7 @@ policy_pb: Proto = sandbox_pb2
 data_pb: Proto = datamodel_pb2
 details_pb: Proto = error_details_pb2
 status_pb: Proto = status_pb2
-Struct: Proto = struct_pb2.Struct
 Timestamp: Proto = timestamp_pb2.Timestamp
-Duration: Proto = duration_pb2.Duration
 
 SERVICE: Proto = openshell_pb2.DESCRIPTOR.services_by_name["OpenShell"]
 SERVICE_NAME: str = SERVICE.full_name

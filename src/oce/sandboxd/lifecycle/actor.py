@@ -208,6 +208,7 @@ class Actor:
             config=self._m.config,
             workspace=self._m.directory.workspace(self.sandbox_id),
             provider_files=self._m.directory.provider_files(self.sandbox_id),
+            shown=self._m.place.shown(),
             roots=host_roots(),
             ca=certificate,
         )

@@ -38,6 +38,9 @@ _BUNDLE_VARIABLES = (
 )
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _MAX_PROCESSES = 65536
+_ALWAYS_INSIDE = frozenset(
+    {"/etc", "/proc", "/run", "/tmp", "/var/tmp", "/dev", "/dev/null", "/dev/urandom"}  # noqa: S108 - inside
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,14 +141,17 @@ def _limits(found: object, where: str) -> Limits:
 
 
 def host_folder(config: GatewayConfig, mount: MountRequest) -> Path:
-    """Return the host folder of a mount. Raises Refusal when it is not configured, absent, or leads out of its source."""
+    """Return the host folder of a mount. Raises Refusal when it is not configured or leads out of its source.
+
+    A writable folder that does not exist yet is made at the launch (as a volume's sub-path is); a read-only one must exist.
+    """
     source = config.mount_sources.get(mount.source_id)
     if source is None:
         raise invalid("driver_config.local.mounts.source_id", "is not configured on this gateway")
-    folder = source / mount.sub_path
     try:
-        root, resolved = source.resolve(strict=True), folder.resolve(strict=True)
-    except OSError as error:
+        root = source.resolve(strict=True)
+        resolved = (source / mount.sub_path).resolve(strict=mount.read_only)
+    except (OSError, RuntimeError) as error:
         raise precondition(
             f"mount source '{mount.source_id}' has no folder '{mount.sub_path}'"
         ) from error
@@ -196,10 +202,14 @@ def launch_of(
     config: GatewayConfig,
     workspace: Path,
     provider_files: Path,
+    shown: Mapping[str, str],
     roots: bytes,
     ca: bytes,
 ) -> Launch:
-    """Render the launch. `roots` are the host's trusted certificates, `ca` the Sandbox's own. Raises Refusal."""
+    """Render the launch. Raises Refusal.
+
+    `shown` is the place's own part of the view, `roots` are the host's trusted certificates, `ca` the Sandbox's own.
+    """
     settings = local_settings(spec.template)
     mounts = [
         *(
@@ -215,7 +225,9 @@ def launch_of(
             for item in sorted(settings.mounts, key=lambda item: item.mount_path)
         ),
     ]
-    read_only, read_write = file_paths(policy, [m.target for m in mounts if not m.read_only])
+    view = {**shown, **{mount.target: str(mount.source) for mount in mounts}}
+    writable = [mount.target for mount in mounts if not mount.read_only]
+    read_only, read_write = file_paths(policy, writable, view)
     return Launch(
         sandbox_id=sandbox_id,
         instance_id=instance_id,
@@ -235,11 +247,13 @@ def launch_of(
 
 
 def file_paths(
-    policy: Proto, writable_mounts: Sequence[str]
+    policy: Proto, writable_mounts: Sequence[str], view: Mapping[str, str]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return (read-only, read-write) paths of a policy; both empty for the default, which leaves them to the place.
 
     A policy of its own narrows writing to what it lists, and to the work directory's mounts when `include_workdir` is set.
+    With `best_effort` a read-only path that does not exist inside is skipped (it would grant nothing); with
+    `hard_requirement` the place refuses it by name (c.10).
     """
     filesystem = policy.filesystem
     if filesystem == default_policy().filesystem:
@@ -249,7 +263,20 @@ def file_paths(
         read_write += writable_mounts
     elif not read_write:
         read_write = ["/dev/null"]
-    return tuple(filesystem.read_only), tuple(dict.fromkeys(read_write))
+    read_only = list(filesystem.read_only)
+    if policy.landlock.compatibility != "hard_requirement":
+        read_only = [path for path in read_only if _exists_inside(path, view)]
+    return tuple(read_only), tuple(dict.fromkeys(read_write))
+
+
+def _exists_inside(path: str, view: Mapping[str, str]) -> bool:
+    pure = PurePosixPath(path)
+    if str(pure) in _ALWAYS_INSIDE:
+        return True
+    for inside in sorted(view, key=len, reverse=True):
+        if pure.is_relative_to(inside):
+            return (Path(view[inside]) / pure.relative_to(inside)).exists()
+    return False
 
 
 def host_paths(launch: Launch, shown: Mapping[str, str]) -> Mapping[str, str]:

@@ -23,11 +23,6 @@ class MissingConfigError(Exception):
         self.key = key
 
 
-def keys_of(content: str) -> frozenset[str]:
-    """Return the config keys that a content names."""
-    return frozenset(_TEMPLATE.findall(content))
-
-
 def fill(content: str, config: Mapping[str, str]) -> str:
     """Replace each template once; a value is never read as a template again. Raises MissingConfigError."""
 
