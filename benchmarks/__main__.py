@@ -26,7 +26,9 @@ def main() -> int:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     began, failed = time.monotonic(), []
     load = " ".join(f"{one:.1f}" for one in os.getloadavg())
-    print(f"{os.cpu_count()} cores, load {load}, uid {os.geteuid()}, Python {sys.version.split()[0]}")
+    print(
+        f"{os.cpu_count()} cores, load {load}, uid {os.geteuid()}, Python {sys.version.split()[0]}"
+    )
     for name in arguments.names or NAMES:
         started = time.monotonic()
         try:

@@ -38,7 +38,7 @@ from oce.testing.egress_served import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
     from pathlib import Path
 
 CONNECTIONS = 16
@@ -107,7 +107,10 @@ class Caller(asyncio.Protocol):
 def _request(path: str, key: bytes) -> bytes:
     return (
         f"POST {path} HTTP/1.1\r\nhost: {API}\r\ncontent-type: application/json\r\n"
-        f"content-length: {len(_BODY)}\r\nauthorization: ".encode() + key + b"\r\n\r\n" + _BODY
+        f"content-length: {len(_BODY)}\r\nauthorization: ".encode()
+        + key
+        + b"\r\n\r\n"
+        + _BODY
     )
 
 
@@ -200,8 +203,15 @@ def _table(
         rate, cpu = (median([one[n] for one in found]) for n in (0, 1))
         first = median(firsts[name])
         summary[name] = (rate, cpu, first)
-        table.row(name, rate, median(latencies), percentile(latencies, 0.99), cpu or "-", first,
-                  percentile(firsts[name], 0.99))
+        table.row(
+            name,
+            rate,
+            median(latencies),
+            percentile(latencies, 0.99),
+            cpu or "-",
+            first,
+            percentile(firsts[name], 0.99),
+        )
     direct, ours, *rest = summary.values()
     table.notes += missing
     if rest:
@@ -213,26 +223,38 @@ def _table(
     return table
 
 
+@contextlib.contextmanager
+def _upstream(certificate: Path) -> Iterator[int]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.tls_upstream", "--certificate", str(certificate)],
+        stdout=subprocess.PIPE,
+    )
+    try:
+        assert process.stdout is not None
+        yield int(process.stdout.readline())
+    finally:
+        process.kill()
+        process.wait()
+
+
 @contextlib.asynccontextmanager
 async def _targets(root: Path) -> AsyncIterator[tuple[list[Target], list[str]]]:
     authority = TestAuthority(root)
     authority.context(API)  # leaves certificate and key in a file
-    upstream = subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.tls_upstream", "--certificate", str(root / f"{API}.pem")],
-        stdout=subprocess.PIPE,
-    )
     async with contextlib.AsyncExitStack() as stack:
-        stack.callback(upstream.wait)
-        stack.callback(upstream.kill)
-        assert upstream.stdout is not None
-        port = int(upstream.stdout.readline())
+        port = stack.enter_context(_upstream(root / f"{API}.pem"))
         direct = await _direct(port)
-        targets = [Target("direct TLS", direct, KEY, None), await _egress(root, authority, port, stack)]
+        targets = [
+            Target("direct TLS", direct, KEY, None),
+            await _egress(root, authority, port, stack),
+        ]
         missing = []
         if program := await asyncio.to_thread(mitm.program):
             serving = mitm.serving(program, root, port, KEY.decode())
             mitm_port, pid = stack.enter_context(serving)
-            targets.append(Target("mitmproxy", await _direct(mitm_port), b"Bearer placeholder", pid))
+            targets.append(
+                Target("mitmproxy", await _direct(mitm_port), b"Bearer placeholder", pid)
+            )
         else:
             missing.append("mitmproxy could not be installed here; no peer in this run")
         yield targets, missing

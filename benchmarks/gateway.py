@@ -61,11 +61,17 @@ class Calls:
         found = self.call("GetSandbox", pb.GetSandboxRequest(name=name, **SCOPE))
         return int(found.sandbox.status.phase)
 
-    def ready(self, name: str) -> bool:
-        phase = self.phase(name)
-        if phase == pb.SANDBOX_PHASE_ERROR:
-            raise RuntimeError(f"{name} failed")
-        return phase == pb.SANDBOX_PHASE_READY
+    def wait_ready(self, name: str) -> None:
+        """Return as soon as the gateway says READY: it tells, so that nobody burns its CPU by asking."""
+        request = pb.WatchSandboxRequest(sandbox=name, follow_status=True, **SCOPE)
+        events = self._stub.WatchSandbox(request, metadata=self._metadata, timeout=60)
+        for event in events:
+            if event.sandbox.status.phase == pb.SANDBOX_PHASE_ERROR:
+                raise RuntimeError(f"{name} failed")
+            if event.sandbox.status.phase == pb.SANDBOX_PHASE_READY:
+                events.cancel()
+                return
+        raise RuntimeError(f"{name} went away")
 
     def ready_count(self) -> int:
         found = self.call("ListSandboxes", pb.ListSandboxesRequest(**SCOPE))
@@ -129,7 +135,7 @@ def poll_http(connect: Any, path: str, headers: dict[str, str], seconds: float =
 @contextlib.contextmanager
 def folder(prefix: str = "oce-bench-") -> Iterator[Path]:
     """Yield a temporary folder that every uid may pass."""
-    made = Path(tempfile.mkdtemp(prefix=prefix, dir="/tmp"))  # noqa: S108 - short, for socket paths
+    made = Path(tempfile.mkdtemp(prefix=prefix, dir="/tmp"))
     made.chmod(0o755)
     try:
         yield made

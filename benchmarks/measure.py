@@ -39,7 +39,9 @@ class Table:
     def row(self, *cells: str | float) -> None:
         self.rows.append([cell if isinstance(cell, str) else number(cell) for cell in cells])
 
-    def goal(self, what: str, measured: float, limit: float, unit: str, *, more: bool = False) -> None:
+    def goal(
+        self, what: str, measured: float, limit: float, unit: str, *, more: bool = False
+    ) -> None:
         """Note whether a goal of design §10 is met."""
         met = measured >= limit if more else measured <= limit
         sign = "≥" if more else "≤"

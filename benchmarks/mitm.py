@@ -34,9 +34,18 @@ def program() -> Path | None:
         return found
     print("installing mitmproxy beside the project, once", file=sys.stderr, flush=True)
     venv.create(_HOME, with_pip=True)
-    pip = [str(_HOME / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "-q", "install"]
+    pip = [
+        str(_HOME / "bin" / "python"),
+        "-m",
+        "pip",
+        "--disable-pip-version-check",
+        "-q",
+        "install",
+    ]
     with contextlib.suppress(subprocess.TimeoutExpired):
-        subprocess.run([*pip, _REQUIREMENT], capture_output=True, timeout=_INSTALL_SECONDS, check=False)
+        subprocess.run(
+            [*pip, _REQUIREMENT], capture_output=True, timeout=_INSTALL_SECONDS, check=False
+        )
     return found if found.exists() else None
 
 
@@ -46,8 +55,14 @@ def serving(mitmdump: Path, root: Path, upstream: int, key: str) -> Iterator[tup
     port = free_port()
     script = root / "stream.py"
     script.write_text(_STREAM)
-    options = ["http2=false", "ssl_insecure=true", "flow_detail=0",
-               "keep_host_header=true", f"confdir={root / 'mitm'}", "termlog_verbosity=error"]
+    options = [
+        "http2=false",
+        "ssl_insecure=true",
+        "flow_detail=0",
+        "keep_host_header=true",
+        f"confdir={root / 'mitm'}",
+        "termlog_verbosity=error",
+    ]
     command = [
         *(str(mitmdump), "-q", "--mode", f"reverse:https://127.0.0.1:{upstream}"),
         *("--listen-host", "127.0.0.1", "--listen-port", str(port)),

@@ -15,7 +15,7 @@ import os
 import subprocess
 import tempfile
 import time
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from benchmarks.gateway import (
     CODEX_INSIDE,
@@ -32,6 +32,9 @@ from oce.sandboxd.confine import generated, programs, view
 from oce.sandboxd.confine.config import ConfineConfig
 from oce.sandboxd.place import Launch, Mount
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
 BURST = 50
 SLEEP = ("sleep", "1000000")
 _PORT = 18790
@@ -41,8 +44,11 @@ _NUMBERS = itertools.count()
 def run(*, quick: bool) -> list[Table]:
     with sandboxd() as calls, folder() as bare:
         calls.delete(_create(calls)[1])  # installs programs and certificates once
-        return [_serial(calls, bare, 15 if quick else 60), _burst(calls, 1 if quick else 3),
-                _codex(calls, bare, 3 if quick else 8)]
+        return [
+            _serial(calls, bare, 15 if quick else 60),
+            _burst(calls, 1 if quick else 3),
+            _codex(calls, bare, 3 if quick else 8),
+        ]
 
 
 def _create(calls: Calls) -> tuple[float, str, float]:
@@ -51,7 +57,7 @@ def _create(calls: Calls) -> tuple[float, str, float]:
     started = time.perf_counter()
     calls.call("CreateSandbox", calls.create_request(name, SLEEP))
     accepted = time.perf_counter()
-    until(lambda: calls.ready(name), pause=0.001)
+    calls.wait_ready(name)
     return (time.perf_counter() - started) * 1000, name, (accepted - started) * 1000
 
 
@@ -67,7 +73,9 @@ def _serial(calls: Calls, bare: Path, rounds: int) -> Table:
     command = bwrap_command(bare)
     cases = {
         "Sandbox create → running": sandbox,
-        "bare bwrap, same view, /bin/true": lambda: milliseconds(lambda: subprocess.run(command, check=True)),
+        "bare bwrap, same view, /bin/true": lambda: milliseconds(
+            lambda: subprocess.run(command, check=True)
+        ),
     }
     found = interleaved(rounds, cases)
     found["  of it CreateSandbox answered"] = accepted
@@ -90,23 +98,36 @@ def bwrap_command(root: Path) -> list[str]:
     for name, text in view.ETC_FILES.items():
         (etc / name).write_text(text)
     launch = Launch(
-        sandbox_id="bare", instance_id="bare", uid_key="bare", command=["/bin/true"], environment={},
-        workdir="/sandbox", mounts=(Mount(source=workspace, target="/sandbox", read_only=False),),
+        sandbox_id="bare",
+        instance_id="bare",
+        uid_key="bare",
+        command=["/bin/true"],
+        environment={},
+        workdir="/sandbox",
+        mounts=(Mount(source=workspace, target="/sandbox", read_only=False),),
     )
     plan = view.build(
-        launch, installed, generated.plan([], ["/sandbox"]), store=root / "files", etc=etc,
+        launch,
+        installed,
+        generated.plan([], ["/sandbox"]),
+        store=root / "files",
+        etc=etc,
         system_paths=config.system_paths,
     )
     return [str(installed.bwrap), *plan.options, "--", "/bin/true"]
 
 
 def _burst(calls: Calls, rounds: int) -> Table:
-    table = Table(f"{BURST} Sandboxes at once (s)", ("", "all accepted", "half running", "all running"))
+    table = Table(
+        f"{BURST} Sandboxes at once (s)", ("", "all accepted", "half running", "all running")
+    )
     times = []
     for number in range(1, rounds + 1):
         names = [f"burst{next(_NUMBERS)}" for _ in range(BURST)]
         started = time.perf_counter()
-        futures = [calls.later("CreateSandbox", calls.create_request(name, SLEEP)) for name in names]
+        futures = [
+            calls.later("CreateSandbox", calls.create_request(name, SLEEP)) for name in names
+        ]
         for future in futures:
             future.result()
         accepted = time.perf_counter() - started
@@ -146,7 +167,7 @@ def _confined(calls: Calls) -> float:
 
     def start() -> None:
         calls.call("CreateSandbox", request)
-        until(lambda: calls.ready(name))
+        calls.wait_ready(name)
         calls.service(name, "/readyz")
 
     took = milliseconds(start)
@@ -164,7 +185,9 @@ def _unconfined(binary: Path, root: Path) -> float:
             command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=home
         )
         try:
-            poll_http(lambda: http.client.HTTPConnection("127.0.0.1", port, timeout=5), "/readyz", {})
+            poll_http(
+                lambda: http.client.HTTPConnection("127.0.0.1", port, timeout=5), "/readyz", {}
+            )
             return (time.perf_counter() - started) * 1000
         finally:
             process.kill()

@@ -15,7 +15,9 @@ import uvloop
 KEY = b"Bearer sk-bench-real-0123456789abcdef"
 ANSWER = b'{"text":"' + b"x" * 1012 + b'"}\n'
 PAUSE_SECONDS = 0.02
-_OK = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(ANSWER)
+_OK = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(
+    ANSWER
+)
 _NO = b"HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\n\r\n"
 _STREAM = (
     b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"

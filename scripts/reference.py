@@ -1,3 +1,4 @@
+# ruff: noqa: INP001 - a program of the repository, not a package
 """Write the generated parts of the reference pages from the code that they describe.
 
 A page under `docs/reference/` is written by hand; what a table of the code says stands between two comment lines and is written here:
@@ -14,6 +15,7 @@ import argparse
 import inspect
 import re
 import sys
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 from unittest.mock import Mock
@@ -25,6 +27,7 @@ from oce.cli.main import occ
 from oce.core.access.rules import BINDABLE, BUILT_IN, SUPPORTED, permissions_of
 from oce.core.configurations.schema import KEYS
 from oce.domain.failures import CATALOGUE, SUCCESS_REASONS, Tempo
+from oce.sandboxd.api.gateway import Gateway
 from oce.sandboxd.api.server import methods_of
 from oce.sandboxd.api.stubs import SERVICE
 
@@ -47,22 +50,22 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 
 
 def configuration_keys() -> str:
-    """Return the keys of a Configuration, grouped by nothing: the order is the schema's."""
+    """Return the keys of a Configuration in the schema's order."""
     rows = []
     for key in KEYS:
-        values = key.kind
+        values: str = key.kind
         if key.choices:
             values = ", ".join(f"`{choice}`" for choice in key.choices)
         elif key.pattern:
             values = f"`{key.pattern}`"
         default = key.default and (key.default if "`" in key.default else f"`{key.default}`")
-        rows.append((f"`{key.path}`", values, default or "–", key.meaning, key.honoured_by))
+        rows.append((f"`{key.path}`", values, default or "-", key.meaning, key.honoured_by))
     return _table(("Key", "Value", "When left out", "Meaning", "Honoured by"), rows)
 
 
 def _failure(row: Failure, cells: tuple[str, ...]) -> tuple[str, ...]:
     anchor = row.docs.partition("#")[2]
-    return (f'<a id="{anchor}"></a>`{row.code}`', *cells, row.message, row.hint or "–")
+    return (f'<a id="{anchor}"></a>`{row.code}`', *cells, row.message, row.hint or "-")
 
 
 def _tempos(row: Failure) -> str:
@@ -92,11 +95,12 @@ def success_reasons() -> str:
 
 def sandboxd_coverage() -> str:
     """Return every RPC of the service, and whether sandboxd answers it."""
-    implemented = methods_of(Mock())
+    parts = dict.fromkeys((part.name for part in fields(Gateway)), Mock())
+    implemented = methods_of(Gateway(**parts))
     rows = []
     for method in SERVICE.methods:
         found = implemented.get(method.name)
-        kind = type(found).__name__.lower() if found is not None else "–"
+        kind = type(found).__name__.lower() if found is not None else "-"
         answer = "implemented" if found is not None else "`UNIMPLEMENTED`"
         rows.append((f"`{method.name}`", answer, kind))
     done = sum(1 for row in rows if row[1] == "implemented")
@@ -131,7 +135,7 @@ def _options(command: click.Command) -> str:
         if isinstance(param, click.Option) and param.name not in _SHARED_OPTIONS:
             longest = max(param.opts, key=len)
             names.append(f"**`{longest}`**" if param.required else f"`{longest}`")
-    return " ".join(names) or "–"
+    return " ".join(names) or "-"
 
 
 def commands() -> str:
@@ -174,7 +178,10 @@ def roles() -> str:
     bindable = [role for role in BUILT_IN.values() if role.id in BINDABLE]
     granted = {role.id: permissions_of(role) for role in bindable}
     rows = [
-        (f"`{kind}:{action}`", *("yes" if (action, kind) in granted[role.id] else "–" for role in bindable))
+        (
+            f"`{kind}:{action}`",
+            *("yes" if (action, kind) in granted[role.id] else "-" for role in bindable),
+        )
         for kind, actions in SUPPORTED.items()
         for action in actions
     ]
@@ -198,7 +205,8 @@ BLOCKS: Final[dict[str, tuple[str, Callable[[], str]]]] = {
 def replaced(page: str, name: str, text: str) -> str:
     """Return a page with one block written anew. Raises ValueError when the page lacks its marks."""
     pattern = re.compile(
-        rf"(<!-- generated: {re.escape(name)} -->\n).*?(\n<!-- end of {re.escape(name)} -->)", re.DOTALL
+        rf"(<!-- generated: {re.escape(name)} -->\n).*?(\n<!-- end of {re.escape(name)} -->)",
+        re.DOTALL,
     )
     found, count = pattern.subn(lambda match: f"{match[1]}{text}{match[2]}", page)
     if count != 1:
@@ -218,7 +226,9 @@ def render() -> dict[Path, str]:
 def main() -> int:
     """Write or check. Returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing; fail when a page is not current")
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing; fail when a page is not current"
+    )
     given = parser.parse_args()
     stale = [page for page, text in render().items() if page.read_text("utf-8") != text]
     for page in stale:

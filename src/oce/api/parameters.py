@@ -51,22 +51,23 @@ PathReference = Annotated[
 ]
 
 
-def _platform(request: Request) -> Platform:
+# Dependencies are coroutines although they wait for nothing: FastAPI runs plain functions in a thread, two hops a request.
+async def _platform(request: Request) -> Platform:
     return cast("Platform", request.app.state.platform)
 
 
-def _actor(request: Request) -> Actor:
+async def _actor(request: Request) -> Actor:
     return cast("Actor", request.state.actor)
 
 
-def _page(
+async def _page(
     limit: Annotated[int, Query(ge=1, le=LIMIT_MAX), Decimal] = LIMIT_DEFAULT,
     cursor: Annotated[str | None, Query(min_length=1, max_length=_CURSOR_MAX)] = None,
 ) -> PageRequest:
     return PageRequest(limit=limit, cursor=cursor)
 
 
-def _generation(
+async def _generation(
     if_match: Annotated[
         str | None, Header(description='The generation that was read, as `"7"`; `*` for any.')
     ] = None,

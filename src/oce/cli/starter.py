@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Final
 
-DEFAULT_MODEL: Final = "gpt-5.2-codex"
+DEFAULT_MODEL: Final = "gpt-5.1-codex"
 
 
 def manifest(name: str, model: str) -> str:

@@ -34,6 +34,7 @@ class Kind:
     """A kind of resource: its word, its path under `/` or under its Namespace, and how its members are named.
 
     `by_name`: the API takes a name wherever it takes an id. Else a text that does not begin with `prefix` is looked up by name here.
+    `replayable`: its creation honours `Idempotency-Key`, so a creation whose answer was lost may be sent again.
     """
 
     word: str
@@ -41,6 +42,7 @@ class Kind:
     prefix: str
     namespaced: bool = True
     by_name: bool = True
+    replayable: bool = True
 
 
 NAMESPACE: Final = Kind(word="namespace", path="/namespaces", prefix="ns_", namespaced=False)
@@ -48,13 +50,24 @@ SECRET: Final = Kind(word="secret", path="/secrets", prefix="sec_")
 SOURCE: Final = Kind(word="credential-source", path="/credential-sources", prefix="cs_")
 CONFIGURATION: Final = Kind(word="configuration", path="/configurations", prefix="cfg_")
 AGENT: Final = Kind(word="agent", path="/agents", prefix="agt_")
-ROLE: Final = Kind(word="role", path="/iam/roles", prefix="role_", by_name=False)
-BINDING: Final = Kind(word="binding", path="/iam/access-bindings", prefix="binding_", by_name=False)
+ROLE: Final = Kind(word="role", path="/iam/roles", prefix="role_", by_name=False, replayable=False)
+BINDING: Final = Kind(
+    word="binding", path="/iam/access-bindings", prefix="binding_", by_name=False, replayable=False
+)
 PRINCIPAL: Final = Kind(
-    word="service-principal", path="/iam/service-principals", prefix="spn_", by_name=False
+    word="service-principal",
+    path="/iam/service-principals",
+    prefix="spn_",
+    by_name=False,
+    replayable=False,
 )
 KEY: Final = Kind(
-    word="key", path="/api/auth/service-keys", prefix="key_", namespaced=False, by_name=False
+    word="key",
+    path="/api/auth/service-keys",
+    prefix="key_",
+    namespaced=False,
+    by_name=False,
+    replayable=False,
 )
 
 
@@ -149,17 +162,14 @@ class Client:
         return dict(document["data"])
 
     def create(self, kind: Kind, body: Resource, *, installation: bool = False) -> Resource:
-        """Create a resource; the request carries a fresh `Idempotency-Key`, so a lost answer is asked for again."""
-        return self.post(self.base(kind, installation=installation), body)
+        """Create a resource."""
+        path = self.base(kind, installation=installation)
+        return self._post(path, body, replayable=kind.replayable)
 
-    def post(self, path: str, body: Resource | None = None) -> Resource:
-        """Send a POST that creates or admits something."""
-        answer = self._transport.request(
-            "POST",
-            path,
-            body=body,
-            headers={"idempotency-key": f"occ-{os.urandom(16).hex()}"},
-        )
+    def _post(self, path: str, body: Resource | None, *, replayable: bool) -> Resource:
+        """Send a POST; a replayable one carries a fresh `Idempotency-Key`, so that a lost answer is asked for again."""
+        headers = {"idempotency-key": f"occ-{os.urandom(16).hex()}"} if replayable else {}
+        answer = self._transport.request("POST", path, body=body, headers=headers)
         return dict(answer.document["data"])
 
     def update(
@@ -187,12 +197,11 @@ class Client:
 
     def deploy(self, agent: str) -> Resource:
         """Admit a deployment and return the revision."""
-        return self.post(f"{self.path_of(AGENT, agent)}/deploy")
+        return self._post(f"{self.path_of(AGENT, agent)}/deploy", None, replayable=True)
 
     def stop(self, agent: str) -> Resource:
         """Ask an Agent to stop."""
-        answer = self._transport.request("POST", f"{self.path_of(AGENT, agent)}/stop")
-        return dict(answer.document["data"])
+        return self._post(f"{self.path_of(AGENT, agent)}/stop", None, replayable=False)
 
     def deployment_events(self, agent: str, revision: str, last_id: str = "") -> Iterator[Event]:
         """Yield the progress of a deployment until it is over."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from oce.contracts.sandbox import CredentialAttachment, NamespaceContext, RevisionContext
-    from oce.domain.resources import CredentialSource
+    from oce.domain.resources import CredentialSource, Json
     from oce.domain.secret import SecretText
 
 
@@ -67,6 +67,12 @@ class CredentialGatewayDriver(Protocol):
 
     def validate_source(self, source_type: str, config: Mapping[str, str]) -> None:
         """Raise ConfigurationRefused with `/config/<field>` details, before any Secret is read."""
+
+    def network_rules(self, source: CredentialSource) -> Mapping[str, Json]:
+        """Return the rules that attaching this source adds to a Sandbox's policy, by key, as `oce.policy.codec` spells them; pure.
+
+        For explanations only (ours): what is enforced is what the provider composes.
+        """
 
     async def register_source(
         self, context: NamespaceContext, source: CredentialSource, secrets: Mapping[str, SecretText]

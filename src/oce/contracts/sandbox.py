@@ -39,19 +39,55 @@ class PhysicalNamespace:
     name: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectIdentity:
+    """Which object a change means: this incarnation (`uid`), as it was read (`resource_version`)."""
+
+    uid: str
+    resource_version: str
+
+
 class NamespaceObjects(Protocol):
-    """Namespaced infrastructure objects that Compute lets a Driver apply (Kubernetes); in-memory in `oce.testing`."""
+    """Namespaced infrastructure objects that Compute lets a Driver apply (Kubernetes); in-memory in `oce.testing`.
 
-    async def apply(self, namespace: PhysicalNamespace, manifest: Mapping[str, Any]) -> None:
-        """Server-side apply with our field manager, without force. Raises OwnershipConflict."""
-
-    async def delete(self, namespace: PhysicalNamespace, manifest: Mapping[str, Any]) -> None:
-        """Delete if it exists and is ours."""
+    Every change names the object it was decided on, so that an object that somebody replaced or changed meanwhile stays untouched.
+    """
 
     async def read(
-        self, namespace: PhysicalNamespace, kind: str, name: str
+        self, namespace: PhysicalNamespace, api_version: str, kind: str, name: str
     ) -> Mapping[str, Any] | None:
         """Return the object or None."""
+
+    async def apply(
+        self,
+        namespace: PhysicalNamespace,
+        manifest: Mapping[str, Any],
+        seen: ObjectIdentity | None,
+    ) -> None:
+        """Server-side apply with our field manager, without force; `seen` None means it must not exist yet.
+
+        Raises OwnershipConflict for a field of another manager, DriverRefusal(RECONCILIATION_PENDING) when it is not `seen` any more.
+        """
+
+    async def delete(
+        self, namespace: PhysicalNamespace, manifest: Mapping[str, Any], seen: ObjectIdentity
+    ) -> None:
+        """Delete exactly the object that was seen; absent is fine. Raises like `apply`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrivateObject:
+    """One key of a Secret object that Compute staged: its labels, and the decoded UTF-8 text."""
+
+    labels: Mapping[str, str]
+    value: SecretText
+
+
+class PrivateObjects(Protocol):
+    """Reads of the two Secret objects that a Driver consumes itself: node setup and workspace setup; in-memory in `oce.testing`."""
+
+    async def read(self, namespace: PhysicalNamespace, name: str, key: str) -> PrivateObject | None:
+        """Return one key of a Secret of this Namespace, or None when it is not there (yet)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,9 +188,14 @@ class RevisionContext(NamespaceContext):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HarnessContext(RevisionContext):
-    """A revision context plus what Compute prepared."""
+    """A revision context plus what Compute prepared.
+
+    `private` is None where Compute stages no Secret objects; `workspace_node_enrolled` is what Compute knows of a native worker.
+    """
 
     requirements: HarnessWorkloadRequirements
+    private: PrivateObjects | None = None
+    workspace_node_enrolled: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +203,6 @@ class HarnessStatusContext(HarnessContext):
     """What `harness_status` gets: the raw transport token stays in memory."""
 
     transport_token: SecretText
-    workspace_node_enrolled: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,6 +42,8 @@ class Platform:
     installation_id: str
     settings: Settings = field(default_factory=Settings)
     log_gate: LogGate = field(default_factory=LogGate)
+    denials: Database | None = None
+    """Where denials are recorded when `db` keeps nothing (a dry run); `db` otherwise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

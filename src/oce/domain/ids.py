@@ -24,6 +24,7 @@ class IdKind(StrEnum):
     REVISION = "rev"
     AUDIT_EVENT = "aud"
     REQUEST = "req"
+    POLICY_OPERATION = "npo"
     PRINCIPAL = "prn"
     SERVICE_PRINCIPAL = "spn"
     ROLE = "role"

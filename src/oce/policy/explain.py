@@ -31,10 +31,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """What was asked, decided and could be added. `addition` is a rule document that would allow it, None if allowed."""
+    """What was asked, decided and could be added. `addition` is a rule document that would allow it, None if allowed.
+
+    `decision` is the part of `sentence` that says what was decided, without what could be added.
+    """
 
     allowed: bool
     rule: str
+    decision: str
     sentence: str
     addition: Mapping[str, object] | None
 
@@ -62,16 +66,23 @@ def explain_verdict(
     asked = _asked(connection, request)
     if verdict.allowed and not verdict.would_deny:
         sentence = f"Allowed: {asked}, by rule {verdict.rule!r}."
-        return Explanation(allowed=True, rule=verdict.rule, sentence=sentence, addition=None)
+        return Explanation(
+            allowed=True, rule=verdict.rule, decision=sentence, sentence=sentence, addition=None
+        )
     addition = addition_for(verdict, connection, request)
     if verdict.allowed:
-        sentence = (
+        decision = sentence = (
             f"Allowed but noted: {asked}; {verdict.reason}, and rule {verdict.rule!r} only audits."
         )
     else:
-        sentence = f"Denied: {asked}; {verdict.reason}. {next_step(verdict, addition)}"
+        decision = f"Denied: {asked}; {verdict.reason}."
+        sentence = f"{decision} {next_step(verdict, addition)}"
     return Explanation(
-        allowed=verdict.allowed, rule=verdict.rule, sentence=sentence, addition=addition
+        allowed=verdict.allowed,
+        rule=verdict.rule,
+        decision=decision,
+        sentence=sentence,
+        addition=addition,
     )
 
 

@@ -1,0 +1,1 @@
+"""The single-machine gateway: an OpenShell-compatible server over confined processes of this machine."""

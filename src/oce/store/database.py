@@ -202,7 +202,7 @@ class Database:
             yield tx
         except Exception:
             tx._end()  # noqa: SLF001 - the block owns its handle
-            await self._undo(connection, reusable=True)
+            await self._undo(connection)
             raise
         except BaseException:
             tx._end()  # noqa: SLF001 - the block owns its handle
@@ -234,13 +234,15 @@ class Database:
         finally:
             await self._pool.release(connection, reusable=reusable)
 
-    async def _undo(self, connection: Connection, *, reusable: bool) -> None:
-        if reusable:
-            try:
-                await connection.execute(b"ROLLBACK")
-            except psycopg.Error:
-                reusable = False
-        await self._pool.release(connection, reusable=reusable)
+    async def _undo(self, connection: Connection) -> None:
+        reusable = False
+        try:
+            await connection.execute(b"ROLLBACK")
+            reusable = True
+        except psycopg.Error:
+            pass  # closed by `release`; the error that led here is the one to show
+        finally:
+            await self._pool.release(connection, reusable=reusable)
 
     @contextlib.asynccontextmanager
     async def listen(self, channel: LiteralString) -> AsyncIterator[Listener]:

@@ -1,4 +1,7 @@
-"""The steps of a pass as they happen (ours): what the event stream of a deployment shows. Written by the worker, read by the API."""
+"""The steps of a pass as they happen (ours): what the event stream of a deployment shows.
+
+The worker writes them in the transitions of its queue (`queue_sql`); here they are read.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
-    from oce.store.database import Reader, Tx
+    from oce.store.database import Reader
 
 StepOutcome = Literal["started", "succeeded", "pending", "retry", "failed"]
 
@@ -24,31 +27,6 @@ class StepEvent:
     outcome: StepOutcome
     code: str | None
     duration_ms: int | None
-
-
-async def append(
-    tx: Tx,
-    work_key: str,
-    *,
-    step: str,
-    outcome: StepOutcome,
-    code: str | None = None,
-    duration_ms: int | None = None,
-) -> None:
-    """Record a step (1…64 characters); a repeat of the newest event of this work is not recorded again."""
-    await tx.run(
-        "INSERT INTO occ.deployment_events (work_key, step, outcome, code, duration_ms)"
-        " SELECT %(key)s, %(step)s::text, %(outcome)s::text, %(code)s::text, %(duration)s::int"
-        " WHERE NOT EXISTS (SELECT 1 FROM (SELECT step, outcome, code FROM occ.deployment_events"
-        " WHERE work_key = %(key)s ORDER BY seq DESC LIMIT 1) AS newest"
-        " WHERE newest.step = %(step)s::text AND newest.outcome = %(outcome)s::text"
-        " AND newest.code IS NOT DISTINCT FROM %(code)s::text)",
-        key=work_key,
-        step=step,
-        outcome=outcome,
-        code=code,
-        duration=duration_ms,
-    )
 
 
 async def after(reader: Reader, work_key: str, seq: int, limit: int = 500) -> Sequence[StepEvent]:

@@ -66,10 +66,3 @@ async def claim(tx: Tx, use: KeyUse, resource_id: str) -> Replay | None:
         resource=resource_id,
     )
     return None if taken else await find(tx, use)
-
-
-async def release(tx: Tx, resource_id: str) -> None:
-    """Forget the key of a creation that was undone, so that a retry may try again."""
-    await tx.run(
-        "DELETE FROM occ.idempotency_keys WHERE resource_id = %(resource)s", resource=resource_id
-    )

@@ -112,15 +112,6 @@ async def enqueue(
     await tx.one("SELECT pg_notify(%(channel)s, %(key)s) AS sent", channel=WORK_CHANNEL, key=key)
 
 
-async def get(reader: Reader, key: str) -> Work | None:
-    """Return one work row."""
-    row = await reader.one(
-        f"SELECT {_COLUMNS} FROM occ.controller_work WHERE idempotency_key = %(key)s",  # noqa: S608 - constants of this module
-        key=key,
-    )
-    return of_row(row) if row else None
-
-
 async def newest_for_agent(
     reader: Reader, agent_id: str, target: Literal["stopped", "deleted"]
 ) -> Work | None:

@@ -289,6 +289,18 @@ class FakeCredentialGateway(_Fake):
         if not config.get("base_url", "https://").startswith("https://"):
             raise ConfigurationRefused(Detail("/config/base_url", "INVALID_VALUE", "https only"))
 
+    def network_rules(self, source: CredentialSource) -> Mapping[str, Json]:
+        """Return one rule for the model's endpoint."""
+        endpoint = {
+            "host": "api.openai.com",
+            "ports": [443],
+            "protocol": "rest",
+            "enforcement": "enforce",
+            "access": "read-write",
+        }
+        key = f"_provider_{source.id}"
+        return {key: {"binaries": [{"path": "/opt/codex"}], "endpoints": [endpoint]}}
+
     async def register_source(
         self, context: NamespaceContext, source: CredentialSource, secrets: Mapping[str, SecretText]
     ) -> SourceStatus:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
         NamespaceContext,
         RevisionContext,
     )
-    from oce.domain.resources import CredentialSource
+    from oce.domain.resources import CredentialSource, Json
     from oce.domain.secret import SecretText
 
 
@@ -174,6 +174,18 @@ class MemoryCredentialGateway:
 
     def validate_source(self, source_type: str, config: Mapping[str, str]) -> None:
         """Accept everything."""
+
+    def network_rules(self, source: CredentialSource) -> Mapping[str, Json]:
+        """Return one rule for the model's endpoint."""
+        endpoint = {
+            "host": "api.openai.com",
+            "ports": [443],
+            "protocol": "rest",
+            "enforcement": "enforce",
+            "access": "read-write",
+        }
+        key = f"_provider_{source.id}"
+        return {key: {"binaries": [{"path": "/opt/codex"}], "endpoints": [endpoint]}}
 
     async def register_source(
         self,

@@ -5,6 +5,10 @@ Plain values with one Namespace, one Agent, one revision and one `openai` source
 
 from __future__ import annotations
 
+import base64
+import json
+import subprocess
+import sys
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -12,6 +16,7 @@ from oce.contracts.sandbox import (
     CleanupContext,
     CredentialAttachment,
     EnvironmentLiteral,
+    EnvironmentSecret,
     HarnessContext,
     HarnessFile,
     HarnessStatusContext,
@@ -20,6 +25,7 @@ from oce.contracts.sandbox import (
     PhysicalNamespace,
     RevisionContext,
     WorkspaceMount,
+    WorkspaceSetup,
 )
 from oce.domain import names
 from oce.domain.resources import (
@@ -36,9 +42,13 @@ from oce.drivers.openshell.credentials import GatewaySettings, OpenShellCredenti
 from oce.drivers.openshell.driver import OpenShellSandbox
 from oce.drivers.openshell.settings import parse_settings
 from oce.drivers.openshell.wire import Gateway
+from oce.testing.memory_objects import MemoryPrivateObjects
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from oce.testing.scripted_gateway import ScriptedGateway
+    from oce.testing.scripted_state import Proto
 
 NAMESPACE_ID = "ns_6d6f0a6a-5d38-4a2e-8d5e-0c1f6a5b7c11"
 AGENT_ID = "agt_0d7d4f56-2c7f-4d39-9b4c-3e5f0b1a2c33"
@@ -48,6 +58,15 @@ CANARY = "sk-canary-7f3a9e5b2d1c"
 """An invented key that must never be seen again after registration."""
 TOKEN = "raw-transport-token-5f1d"  # noqa: S105 - invented
 """An invented transport token."""
+
+
+SETUP_TOKEN = "bootstrap-canary-91c2"  # noqa: S105 - invented
+"""An invented bootstrap token of a node."""
+NODE_SECRET = "workspace-node-a1"  # noqa: S105 - an object's name
+SETUP_SECRET = "workspace-setup-a1"  # noqa: S105 - an object's name
+NODE_CA = "-----BEGIN CERTIFICATE-----\nQUJD\n-----END CERTIFICATE-----\n"
+DOCUMENT = "Private words of a person, canary-6d0e"
+"""An invented initial document that must never be seen outside its channel."""
 
 
 class StepClock:
@@ -171,6 +190,42 @@ def a_source(**changes: object) -> CredentialSource:
     return CredentialSource(**{**values, **changes})  # type: ignore[arg-type] # fields by name, for brevity of tests
 
 
+def native_requirements(**changes: object) -> HarnessWorkloadRequirements:
+    """Return what Compute prepares for native OpenClaw: no runtime files, a node setup code, the Gateway's CA."""
+    values: dict[str, object] = {
+        "files": (),
+        "environment": (
+            EnvironmentLiteral(name="APP_SERVER_PORT", value="18790"),
+            EnvironmentLiteral(name="APP_TOKEN_SHA", value="ab" * 32),
+            EnvironmentLiteral(name="OPENCLAW_NODE_CA_PEM", value=NODE_CA),
+            EnvironmentSecret(
+                name="OPENCLAW_NODE_SETUP_CODE",
+                secret_name=NODE_SECRET,
+                secret_key="setupCode",  # noqa: S106 - a key's name
+            ),
+        ),
+    }
+    return requirements(**{**values, **changes})
+
+
+def setup_code(
+    *,
+    expires: int = 1_800_000_600_000,
+    token: str = SETUP_TOKEN,
+    url: str = "wss://gateway.example.com/node",
+    **more: object,
+) -> str:
+    """Return a node's setup code."""
+    document = {"url": url, "bootstrapToken": token, "expiresAtMs": expires, **more}
+    raw = json.dumps(document).encode()
+    return "oc-pair://" + base64.urlsafe_b64encode(raw).decode().rstrip("=")
+
+
+def owner_labels() -> dict[str, str]:
+    """Return the labels that Compute puts on what it stages for the Agent."""
+    return {"openclaw.dev/namespace": NAMESPACE_ID, "openclaw.dev/agent": AGENT_ID}
+
+
 class Bench:
     """One scripted gateway, one Driver pair, and the contexts of one revision."""
 
@@ -178,6 +233,7 @@ class Bench:
         self.gateway = gateway
         self.clock = StepClock()
         self.clients: list[Gateway] = []
+        self.private = MemoryPrivateObjects()
         self.restart()
 
     def restart(self, client: Gateway | None = None) -> None:
@@ -219,6 +275,67 @@ class Bench:
             revision=revision or a_revision(),
             requirements=requirements(**changes),
         )
+
+    def native(self, *, enrolled: bool = False, **changes: object) -> HarnessContext:
+        """Return the context of a native OpenClaw revision."""
+        return HarnessContext(
+            namespace=a_namespace(),
+            revision=self.native_revision,
+            requirements=native_requirements(**changes),
+            private=self.private,
+            workspace_node_enrolled=enrolled,
+        )
+
+    @property
+    def native_revision(self) -> AgentRevision:
+        """The revision, for native OpenClaw."""
+        return a_revision(harness=Harness(id="openclaw", version="2026.1", mode="dedicated"))
+
+    def with_files(self, **changes: object) -> HarnessContext:
+        """Return the context of a Codex revision with initial workspace files."""
+        setup = WorkspaceSetup(
+            id="wss_1",
+            defaults_id="d1",
+            secret_name=SETUP_SECRET,
+            secret_key="setup.json",  # noqa: S106 - a key's name
+        )
+        return HarnessContext(
+            namespace=a_namespace(),
+            revision=a_revision(),
+            requirements=requirements(workspace_setup=setup, **changes),
+            private=self.private,
+        )
+
+    def stage_node(self, labels: dict[str, str] | None = None, **changes: object) -> None:
+        """Stage the node's setup code."""
+        found = owner_labels() if labels is None else labels
+        self.private.stage(NODE_SECRET, "setupCode", found, setup_code(**changes))  # type: ignore[arg-type] # fields by name
+
+    def stage_files(self, labels: dict[str, str] | None = None, **changes: object) -> None:
+        """Stage the initial workspace files."""
+        document = {
+            "id": "wss_1",
+            "namespaceId": NAMESPACE_ID,
+            "agentId": AGENT_ID,
+            "defaultsId": "d1",
+            "files": {"AGENTS.md": DOCUMENT, "SOUL.md": "calm"},
+            **changes,
+        }
+        found = owner_labels() if labels is None else labels
+        self.private.stage(SETUP_SECRET, "setup.json", found, json.dumps(document))
+
+    def run_inside(self, workspace: Path) -> None:
+        """Let ExecSandbox run the program that the Driver sends, with `workspace` as the Agent's directory."""
+
+        def execute(request: Proto) -> int:
+            command = [sys.executable, *request.command[1:]]
+            environment = {**request.environment, "OPENCLAW_WORKSPACE_DIR": str(workspace)}
+            done = subprocess.run(  # noqa: S603 - the Driver's own program
+                command, input=request.stdin, env=environment, capture_output=True, check=False
+            )
+            return done.returncode
+
+        self.gateway.on_exec = execute
 
     def status(self, token: str = TOKEN) -> HarnessStatusContext:
         """Return a status context."""

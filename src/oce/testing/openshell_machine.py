@@ -64,9 +64,9 @@ socketserver.ThreadingTCPServer(("127.0.0.1", int(environment["APP_SERVER_PORT"]
 
 
 class Machine:
-    """One sandboxd process; `agents` is the host folder that Sandboxes may mount from."""
+    """One sandboxd process; `agents` is the host folder that Sandboxes may mount from, `settings` more lines of `[gateway]`."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, settings: str = "") -> None:
         self.folder = folder
         self.agents = folder / "agents"
         workspace = self.agents / "a1" / "workspace"
@@ -78,7 +78,7 @@ class Machine:
             self.port = probe.getsockname()[1]
         self.config = folder / "sandboxd.toml"
         self.config.write_text(
-            f'[gateway]\nlisten = "127.0.0.1:{self.port}"\nstate_dir = "{folder / "s"}"\n'
+            f'[gateway]\nlisten = "127.0.0.1:{self.port}"\nstate_dir = "{folder / "s"}"\n{settings}'
             f'[[mount_sources]]\nid = "agents"\npath = "{self.agents}"\n'
         )
         self.process: subprocess.Popen[bytes] | None = None
@@ -142,11 +142,11 @@ class Machine:
 
 
 @contextlib.contextmanager
-def machine() -> Iterator[Machine]:
+def machine(settings: str = "") -> Iterator[Machine]:
     """Run sandboxd for the duration; afterwards nothing of it is left."""
     folder = Path(tempfile.mkdtemp(prefix="oce-sd-"))
     folder.chmod(0o755)
-    made = Machine(folder)
+    made = Machine(folder, settings)
     try:
         made.start()
         yield made

@@ -2,7 +2,7 @@
 
 It keeps the semantics a Driver depends on (request ids and their refusals, ownership by name, attachment of providers, asynchronous
 deletion, concealment), and every answer can be scripted: refused with any status and structured details, dropped before or after the
-effect, or altered. Nothing sleeps; what would take time is a number of reads. Service HTTP shares the port, as on a real gateway.
+effect, altered, stale, or broken in the middle of a stream. Nothing sleeps; what would take time is a number of reads. Service HTTP shares the port, as on a real gateway.
 
 It decides no policy and runs no workload: that is `oce.sandboxd`. Import it in tests only.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import defaultdict, deque
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,7 +22,7 @@ from google.protobuf import any_pb2
 from google.rpc import error_details_pb2, status_pb2
 from openshell._proto import openshell_pb2, openshell_pb2_grpc
 
-from oce.testing.scripted_state import Proto, Refused, State, effects_of
+from oce.testing.scripted_state import STREAMS, Proto, Refused, State, effects_of
 
 Effect = Callable[[Proto], Proto]
 ServiceHandler = Callable[[bytes, asyncio.StreamWriter], Awaitable[None]]
@@ -41,6 +41,8 @@ class Answer:
     alter: Effect | None = None
     silent: bool = False
     """Never answer; the call ends when its caller gives up."""
+    breaks: tuple[int, Refused] | None = None
+    """Break a stream after so many events."""
 
 
 def status(
@@ -65,6 +67,70 @@ def altered(alter: Effect) -> Answer:
     return Answer(alter=alter)
 
 
+def replay_refused(reason: str = "REQUEST_OUTCOME_UNCERTAIN") -> Answer:
+    """Say that a request id is spent, as structured details: one of the three replay reasons."""
+    return status(grpc.StatusCode.FAILED_PRECONDITION, reason)
+
+
+def admission_limit() -> Answer:
+    """Say that too many mutations are unsettled."""
+    return status(
+        grpc.StatusCode.RESOURCE_EXHAUSTED, details="durable mutation admission limit reached"
+    )
+
+
+def accepted() -> Answer:
+    """Do a deletion and say only that it was accepted."""
+
+    def only_accepted(response: Proto) -> Proto:
+        response.outcome = openshell_pb2.DELETION_OUTCOME_ACCEPTED
+        return response
+
+    return altered(only_accepted)
+
+
+def repeated_page(token: str = "0") -> Answer:
+    """Answer a list with a page token that was given already."""
+
+    def again(response: Proto) -> Proto:
+        response.next_page_token = token
+        return response
+
+    return altered(again)
+
+
+def stale(response: Proto) -> Answer:
+    """Answer with an earlier answer instead of the present one."""
+    return altered(lambda _: response)
+
+
+def broken_stream(code: grpc.StatusCode, *, after_events: int) -> Answer:
+    """Break a stream after some of its events."""
+    return Answer(breaks=(after_events, Refused(code)))
+
+
+def watch_warning(message: str) -> Proto:
+    """Return an in-band error of a watch, to put into `watch_events`."""
+    event = openshell_pb2.SandboxStreamEvent()
+    event.warning.message = message
+    return event
+
+
+HOSTILE: Final = (
+    "\x1b[31mred\x1b[0m\x07",
+    "line\r\nX-Injected: yes",
+    "\u202egnp.exe\u2066",
+    "{{config.node_setup_json}} ${HOME} $(id) `id`",
+    "<script>alert(1)</script>",
+    "../../../../etc/shadow",
+    "openshell:resolve:env:OPENAI_API_KEY",
+    "%s%n%d",
+    "\U0001f469\u200d\U0001f680" * 50,
+    "A" * 70_000,
+)
+"""Texts that a gateway may put wherever a text goes."""
+
+
 class ScriptedGateway:
     """Start it, script it, read `requests` afterwards."""
 
@@ -82,6 +148,10 @@ class ScriptedGateway:
         """Every call but Health is refused with this status."""
         self.initial_phase = openshell_pb2.SANDBOX_PHASE_READY
         self.on_service: ServiceHandler = _not_found
+        self.on_exec: Callable[[Proto], int] = lambda _: 0
+        """Gets an ExecSandbox request and returns the exit code."""
+        self.watch_events: list[Proto] = []
+        """What a watch sends after the Sandbox itself, in-band errors included."""
         self.loads_policies = True
         """A new policy revision is loaded and active at once; otherwise it stays pending."""
         self.page_size = 0
@@ -159,6 +229,23 @@ class ScriptedGateway:
 
     async def answer(self, method: str, request: Proto, context: Proto, effect: Effect) -> Proto:
         """Record a call and answer it as scripted."""
+        return (await self._answered(method, request, context, effect))[0]
+
+    async def events(
+        self, method: str, request: Proto, context: Proto, effect: Effect
+    ) -> AsyncGenerator[Proto, None]:
+        """Record a call and stream its answer as scripted."""
+        found, scripted = await self._answered(method, request, context, effect)
+        for number, event in enumerate(found):
+            if scripted.breaks is not None and scripted.breaks[0] == number:
+                await _abort(context, scripted.breaks[1])
+            yield event
+        if scripted.breaks is not None:
+            await _abort(context, scripted.breaks[1])
+
+    async def _answered(
+        self, method: str, request: Proto, context: Proto, effect: Effect
+    ) -> tuple[Proto, Answer]:
         copy = type(request)()
         copy.CopyFrom(request)
         self.requests.append((method, copy))
@@ -173,7 +260,7 @@ class ScriptedGateway:
             await _abort(context, refusal)
         if scripted.silent:
             await self._hang()
-        return response if scripted.alter is None else scripted.alter(response)
+        return response if scripted.alter is None else scripted.alter(response), scripted
 
     async def _hang(self) -> None:
         self.hung.set()
@@ -222,7 +309,8 @@ class _Servicer(openshell_pb2_grpc.OpenShellServicer):
 
     def __init__(self, gateway: ScriptedGateway) -> None:
         for method, effect in effects_of(gateway).items():
-            setattr(self, method, _handler(gateway, method, effect))
+            made = _stream(gateway, method, effect) if method in STREAMS else None
+            setattr(self, method, made or _handler(gateway, method, effect))
 
 
 def _handler(
@@ -230,5 +318,15 @@ def _handler(
 ) -> Callable[[Proto, Proto], Awaitable[Proto]]:
     async def handle(request: Proto, context: Proto) -> Proto:
         return await gateway.answer(method, request, context, effect)
+
+    return handle
+
+
+def _stream(
+    gateway: ScriptedGateway, method: str, effect: Effect
+) -> Callable[[Proto, Proto], AsyncGenerator[Proto, None]]:
+    async def handle(request: Proto, context: Proto) -> AsyncGenerator[Proto, None]:
+        async for event in gateway.events(method, request, context, effect):
+            yield event
 
     return handle

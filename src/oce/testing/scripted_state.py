@@ -49,7 +49,9 @@ METHODS: Final = (
     "UpdateConfig",
     "GetDraftPolicy",
 )
-"""The RPCs that this gateway knows; the others are UNIMPLEMENTED."""
+"""The unary RPCs that this gateway knows; the others are UNIMPLEMENTED."""
+STREAMS: Final = ("ExecSandbox", "WatchSandbox")
+"""The RPCs that answer with a stream; their effect returns the list of events."""
 _MISSING: Final = grpc.StatusCode.NOT_FOUND
 _EXISTS: Final = grpc.StatusCode.ALREADY_EXISTS
 _PRECONDITION: Final = grpc.StatusCode.FAILED_PRECONDITION
@@ -292,6 +294,27 @@ class _Effects:
         lines = self.s.logs[-request.lines :]
         return openshell_pb2.GetSandboxLogsResponse(logs=lines, buffer_total=len(self.s.logs))
 
+    # -- Streams
+
+    def exec_sandbox(self, request: Proto) -> list[Proto]:
+        found = self.s.sandboxes.get((self._scope(request), request.sandbox))
+        if found is None:
+            raise Refused(_MISSING)
+        if found.status.phase != openshell_pb2.SANDBOX_PHASE_READY:
+            raise Refused(_PRECONDITION, details="sandbox is not ready")
+        output, ended = openshell_pb2.ExecSandboxEvent(), openshell_pb2.ExecSandboxEvent()
+        output.stdout.data = b"output that nobody keeps"
+        ended.exit.exit_code = self.g.on_exec(request)
+        return [output, ended]
+
+    def watch_sandbox(self, request: Proto) -> list[Proto]:
+        found = self.s.sandboxes.get((self._scope(request), request.sandbox))
+        if found is None:
+            raise Refused(_MISSING)
+        first = openshell_pb2.SandboxStreamEvent()
+        first.sandbox.CopyFrom(found)
+        return [first, *self.g.watch_events]
+
     # -- Providers and profiles
 
     def get_provider_profile(self, request: Proto) -> Proto:
@@ -372,6 +395,9 @@ class _Effects:
         found = self.s.providers.get((self._scope(request), request.provider.metadata.name))
         if found is None:
             raise Refused(_MISSING)
+        expected = request.provider.metadata.resource_version
+        if expected not in {0, found.metadata.resource_version}:
+            raise Refused(grpc.StatusCode.ABORTED, "RESOURCE_VERSION_CONFLICT")
         found.credentials.update(request.provider.credentials)
         found.config.update(request.provider.config)
         found.metadata.resource_version += 1
@@ -421,7 +447,7 @@ class _Effects:
 def effects_of(gateway: ScriptedGateway) -> Mapping[str, Callable[[Proto], Proto]]:
     """Return what each RPC does, by RPC name. An effect raises Refused."""
     effects = _Effects(gateway)
-    return {method: getattr(effects, _snake(method)) for method in METHODS}
+    return {method: getattr(effects, _snake(method)) for method in (*METHODS, *STREAMS)}
 
 
 def _snake(method: str) -> str:

@@ -166,6 +166,7 @@ class Engine:
             max_attempts=self._settings.max_attempts,
         )
         if isinstance(outcome, Permanent):
+            step.blame(outcome.code)
             async with asyncio.timeout(self._settings.pass_limit):
                 outcome = await self.passes[claim.kind].refused(claim, step, outcome)
         keeper.publish()

@@ -114,13 +114,15 @@ class StepRecorder:
         self._records = claim.revision_id is not None
         self._current: str | None = None
         self._since = time.monotonic()
+        self._blamed: list[Step] = []
 
     async def __call__(self, step: str) -> None:
         """Enter a step. Raises ClaimLost."""
         if step == self._current or not self._records:
             await self._keeper.renew()
             return
-        steps = self._leave("succeeded", None)
+        steps = [*self._blamed, *self._leave("succeeded", None)]
+        self._blamed = []
         self._current, self._since = step, time.monotonic()
         if step not in self._known:
             self._known[step] = "started"
@@ -132,9 +134,20 @@ class StepRecorder:
         """Whether this deployment ever entered a step, in this pass or an earlier one."""
         return bool(self._known)
 
+    def blame(self, code: str) -> None:
+        """Say that the refusal came from the present step, so that the clean-up that follows does not look like its cause."""
+        self._blamed = self._leave("failed", code)
+        self._current = None
+
     def end(self, outcome: str, code: str | None) -> list[Step]:
         """Return the last records, for the transition that ends the pass."""
+        if self._blamed or self._failed:
+            return [*self._blamed, *self._leave("succeeded", None)]
         return self._leave(outcome, code)
+
+    @property
+    def _failed(self) -> bool:
+        return any(mark.startswith("failed") for mark in self._known.values())
 
     def _leave(self, outcome: str, code: str | None) -> list[Step]:
         step = self._current

@@ -40,9 +40,9 @@ from oce.domain.resources import DeploymentStatus, HarnessAuth, NamespaceStatus,
 from oce.domain.secret import SecretText
 from oce.store import agents as agent_rows
 from oce.store import audit as audit_rows
-from oce.store import events, work
 from oce.store import namespaces as namespace_rows
 from oce.store import revisions as revision_rows
+from oce.store import work
 from oce.testing.fakes import ManualClock
 
 VALUES = {"agents": {"defaults": {"model": {"primary": "openai/gpt-5.1-codex"}}}}
@@ -428,11 +428,11 @@ async def test_a_deployment_is_shown_from_its_work(world):
     assert (first.status, first.error) == (DeploymentStatus.QUEUED, None)
     assert first.progress.next_attempt_at is not None
     async with platform.db.transact() as tx:
-        for _ in range(2):
-            await events.append(
-                tx, key, step="prepare", outcome="pending", code="REVISION_INCOMPLETE"
-            )
-        await events.append(tx, key, step="activate", outcome="succeeded", duration_ms=12)
+        await tx.run(
+            "INSERT INTO occ.deployment_events (work_key, step, outcome, code, duration_ms) VALUES"
+            " (%(key)s, 'prepare', 'pending', 'REVISION_INCOMPLETE', NULL), (%(key)s, 'activate', 'succeeded', NULL, 12)",
+            key=key,
+        )
         await record.mutation(
             tx, platform, admin, "x", ("agent_revision", revision.id), agent.namespace_id
         )

@@ -159,6 +159,28 @@ async def test_a_cancelled_block_rolls_back(db):
         await installation.insert(tx, _installation("two"))
 
 
+async def test_cancelled_blocks_give_their_places_back(test_database):
+    db = Database(test_database.app_url, pool_size=2, connect_timeout=5)
+
+    async def busy(block):
+        async with block() as handle:
+            await handle.one("SELECT pg_sleep(30)")
+
+    tasks = [asyncio.create_task(busy(block)) for block in (db.read, db.transact) for _ in range(4)]
+    for delay in (0, 0.01, 0.05):
+        await asyncio.sleep(delay)
+        for task in tasks[::2]:
+            task.cancel()
+    for task in tasks:
+        task.cancel()
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    assert {type(one) for one in results} == {asyncio.CancelledError}
+    for _ in range(3):
+        async with db.read() as reader, db.transact() as tx:
+            assert await reader.one("SELECT 1 AS x") == await tx.one("SELECT 1 AS x")
+    await db.close()
+
+
 async def test_work_wakes_a_listener_only_when_it_exists(db):
     async with db.listen("occ_work") as listener:
 

@@ -307,3 +307,47 @@ def test_a_binding_finds_built_in_roles_and_the_agents_principal(server, occ):
     assert server.bodies("POST") == [
         {"subjectKind": "identity", "subjectId": "spn_1", "roleId": "role_deployer"}
     ]
+
+
+def test_logs_show_lines_gaps_and_what_was_withheld(server, occ):
+    line = {
+        "type": "line",
+        "time": "2026-01-02T03:04:05.678Z",
+        "level": "warn",
+        "source": "sandbox",
+        "message": "denied \x1b[2J",
+        "fields": {"dst_host": "evil.example", "rule_name": "none"},
+        "truncated": False,
+    }
+    page = {
+        "revisionId": "rev_1",
+        "observedAt": "2026-01-02T03:04:06.000Z",
+        "records": [line, {"type": "withheld", "count": 3, "reason": "malformed"}],
+        "withheld": 3,
+        "truncated": True,
+    }
+    server.on(f"GET {AGENTS}/demo/logs", page)
+    code, out, err = occ("agent", "logs", "demo", "--since", "10m", "--level", "warn")
+    assert code == 0
+    assert out.splitlines() == [
+        "2026-01-02T03:04:05.678Z WARN    sandbox denied ?[2J dst_host=evil.example rule_name=none",
+        "[withheld: 3 malformed]",
+    ]
+    assert err.splitlines() == [
+        "3 lines were withheld.",
+        "There is more: raise --limit or narrow --since.",
+    ]
+    query = server.requests[0]["path"].partition("?")[2]
+    assert re.fullmatch(r"since=\d{4}-[^&]+%2B00%3A00&limit=200&minLevel=warn", query)
+
+
+def test_a_wait_is_over_when_the_resource_is(server, occ):
+    path = "GET /namespaces/ns_1"
+    server.on("POST /namespaces", {"id": "ns_1", "name": "a", "status": "provisioning"}, status=201)
+    server.on(path, {"id": "ns_1", "name": "a", "status": "provisioning"})
+    server.on(path, {"id": "ns_1", "name": "a", "status": "failed"})
+    code, out, _ = occ("namespace", "create", "a", "--wait")
+    assert (code, out.splitlines()[1].split()[2]) == (1, "failed")
+    server.on("DELETE /namespaces/a", {"id": "ns_1", "status": "deleting"}, status=202)
+    assert occ("namespace", "delete", "a")[:2] == (0, "Deleting namespace a.\n")
+    assert occ("namespace", "delete", "a", "--wait")[:2] == (0, "Deleted namespace a.\n")

@@ -120,5 +120,5 @@ async def record_denial(
         reason_code=reason_code,
         initiating_actor_id=actor.principal_id,
     )
-    async with platform.db.transact() as tx:
+    async with (platform.denials or platform.db).transact() as tx:
         await audit.append(tx, event)

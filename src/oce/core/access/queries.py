@@ -241,14 +241,6 @@ async def reauthorize_revision(
     )
 
 
-async def whoami(platform: Platform, actor: Actor) -> Identity:
-    """Return the actor's identity. Raises Unauthenticated when it is gone meanwhile."""
-    found = await platform.drivers.iam.lookup_identity(actor.principal_id)
-    if found is None:
-        raise Unauthenticated
-    return found
-
-
 async def _everything(batch: Sequence[object]) -> Sequence[bool]:
     return [True] * len(batch)
 

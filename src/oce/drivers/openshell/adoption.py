@@ -6,19 +6,26 @@ What the gateway sets itself (the attachment epoch, its own annotations) is not 
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
+from oce.contracts.refusals import OwnershipConflict
 from oce.drivers.openshell import marks
+from oce.drivers.openshell.failures import protocol
 from oce.drivers.openshell.wire import canonical_spec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from oce.contracts.sandbox import SandboxResourceRef
+    from oce.domain.resources import AgentRevision
     from oce.drivers.openshell.documents import Document
     from oce.drivers.openshell.records import ProviderRecord, SandboxRecord, ServiceRecord
     from oce.drivers.openshell.rendering import Rendering
 
 _GATEWAY_FIELDS: Final = ("provider_attachment_epoch",)
+SUPERVISOR_LABEL: Final = "openshell.ai/sandbox-id"
+_LABEL_VALUE: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 PASSTHROUGH: Final = ("SERVICE_AUTHORIZATION_MODE_BEARER_PASSTHROUGH", 2)
 ALWAYS: Final = ("SANDBOX_RESTART_POLICY_ALWAYS", 3)
 
@@ -99,3 +106,16 @@ def first_difference(wanted: object, found: object, path: str) -> str | None:
                 return inner
         return None if len(wanted) == len(found) else f"{path}[{min(len(wanted), len(found))}]"
     return None if wanted == found else path
+
+
+def supervisor_labels(
+    ref: SandboxResourceRef, revision: AgentRevision, found: SandboxRecord
+) -> dict[str, str]:
+    """Return the exact label of a Sandbox's supervisor Pod. Raises OwnershipConflict, GatewayFailure."""
+    wanted = marks.sandbox_annotations(revision)
+    field = ownership_difference(ref.namespace_name, ref.resource_name, wanted, found)
+    if field is not None:
+        raise OwnershipConflict("Sandbox", field)
+    if not _LABEL_VALUE.fullmatch(found.meta.id):
+        raise protocol("GetSandbox", "an id that is no label value")
+    return {SUPERVISOR_LABEL: found.meta.id}

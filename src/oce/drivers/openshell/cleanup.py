@@ -43,7 +43,7 @@ class Remover:
     async def revision(
         self, namespace: PhysicalNamespace, revision: AgentRevision, prefix: str
     ) -> None:
-        """Remove a revision's Sandbox, then its runtime provider. Raises refusals and GatewayFailure.
+        """Remove a revision's Sandboxes, then its runtime provider. Raises refusals and GatewayFailure.
 
         The provider's removal also shuts the door on a create whose answer was lost: a Sandbox that still arrives before it makes
         the removal pending (attached), and one that arrives after it is refused for the missing provider.
@@ -52,12 +52,48 @@ class Remover:
         read = partial(self._gateway.get_sandbox, namespace.name, sandbox)
         found = await read_proved(self._gateway, namespace.name, read)
         if found is not None:
-            wanted = marks.sandbox_annotations(revision)
-            field = adoption.ownership_difference(namespace.name, sandbox, wanted, found)
-            if field is not None:
-                raise OwnershipConflict("Sandbox", field)
+            self._require_own(namespace.name, sandbox, revision, found)
             await self._sandbox(namespace.name, found)
+        await self._leftovers(namespace.name, revision)
         await self._runtime_provider(namespace.name, revision)
+
+    async def exposure(self, workspace: str, sandbox: str, revision: AgentRevision) -> None:
+        """Withdraw a Sandbox's exposure; returns only when its absence is proved (mission documents 000 and 003).
+
+        Raises GatewayUnauthorized, DeletionUnconfirmed, OwnershipConflict, StillPending, GatewayFailure.
+        """
+        read = partial(self._gateway.get_service, workspace, sandbox)
+        found = await read_proved(self._gateway, workspace, read)
+        if found is None:
+            return
+        if found.sandbox != sandbox or found.name:
+            raise OwnershipConflict("service", "sandbox")
+        owner = await self._gateway.get_sandbox(workspace, sandbox)
+        if owner is not None:
+            self._require_own(workspace, sandbox, revision, owner)
+        outcome = await self._settled(partial(self._gateway.delete_service, workspace, sandbox))
+        if outcome == "ALREADY_ABSENT":
+            raise DeletionUnconfirmed
+        if await read_proved(self._gateway, workspace, read) is not None:
+            raise StillPending(_PENDING, "the exposure is still there")
+
+    async def _leftovers(self, workspace: str, revision: AgentRevision) -> None:
+        """Remove what carries the revision's marks under another name: all pages, by mark, never by memory.
+
+        The name prefix is a setting; a Sandbox made under an earlier one is still this revision's.
+        """
+        wanted = marks.sandbox_annotations(revision)
+        for found in await self._gateway.list_sandboxes(workspace):
+            if marks.difference(wanted, found.meta.annotations) is None:
+                await self._sandbox(workspace, found)
+
+    def _require_own(
+        self, workspace: str, sandbox: str, revision: AgentRevision, found: SandboxRecord
+    ) -> None:
+        wanted = marks.sandbox_annotations(revision)
+        field = adoption.ownership_difference(workspace, sandbox, wanted, found)
+        if field is not None:
+            raise OwnershipConflict("Sandbox", field)
 
     async def namespace(self, namespace: PhysicalNamespace) -> None:
         """Remove everything of ours in a Namespace's Workspace, then the Workspace itself."""

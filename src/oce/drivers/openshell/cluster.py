@@ -7,12 +7,15 @@ another owner is refused before anything is applied (reference/sandbox-openshell
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from oce.contracts.refusals import NamespaceRefused, OwnershipConflict, RevisionUnsupported
+from oce.contracts.sandbox import ObjectIdentity
 from oce.drivers.openshell import marks
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from oce.contracts.sandbox import NamespaceContext, NamespaceObjects, PhysicalNamespace
     from oce.drivers.openshell.documents import Document
     from oce.drivers.openshell.settings import KubernetesPlace
@@ -21,34 +24,73 @@ _NAMESPACE_LABEL = "openclaw.dev/namespace"
 
 
 async def apply_operator_objects(place: KubernetesPlace, context: NamespaceContext) -> None:
-    """Label the namespace, then apply workspace objects, then network objects, in list order."""
+    """Label the namespace, then apply workspace objects, then network objects, in list order.
+
+    What has our name is read first: another owner's object is a conflict, and each write names exactly the object that was read.
+    """
     objects = _objects(place, context)
     namespace = context.namespace
     manifests = [
         owned(item, namespace) for item in (*place.workspace_resources, *place.network_resources)
     ]
-    found = await objects.read(namespace, "Namespace", namespace.name)
-    labels = {} if found is None else found.get("metadata", {}).get("labels", {})
+    labels: Document = {
+        "apiVersion": "v1",
+        "kind": "Namespace",
+        "metadata": {"name": namespace.name, "labels": dict(place.namespace_labels)},
+    }
+    found = await _read(objects, namespace, labels)
     for key, value in place.namespace_labels.items():
-        if labels.get(key, value) != value:
+        if _labels(found).get(key, value) != value:
             raise OwnershipConflict("Namespace", f"labels.{key}")
-    await objects.apply(
-        namespace,
-        {
-            "apiVersion": "v1",
-            "kind": "Namespace",
-            "metadata": {"name": namespace.name, "labels": dict(place.namespace_labels)},
-        },
-    )
+    await objects.apply(namespace, labels, _identity(found))
     for manifest in manifests:
-        await objects.apply(namespace, manifest)
+        found = await _read(objects, namespace, manifest)
+        if found is not None:
+            _require_ours(manifest, found)
+        await objects.apply(namespace, manifest, _identity(found))
 
 
 async def remove_operator_objects(place: KubernetesPlace, context: NamespaceContext) -> None:
-    """Delete what `apply_operator_objects` applied, in reverse order; absent is fine."""
+    """Delete what `apply_operator_objects` applied, in reverse order; absent is fine, another owner's object is a conflict."""
     objects = _objects(place, context)
     for item in reversed((*place.workspace_resources, *place.network_resources)):
-        await objects.delete(context.namespace, owned(item, context.namespace))
+        manifest = owned(item, context.namespace)
+        found = await _read(objects, context.namespace, manifest)
+        if found is None:
+            continue
+        _require_ours(manifest, found)
+        seen = _identity(found)
+        if seen is not None:
+            await objects.delete(context.namespace, manifest, seen)
+
+
+async def _read(
+    objects: NamespaceObjects, namespace: PhysicalNamespace, manifest: Document
+) -> Mapping[str, Any] | None:
+    return await objects.read(
+        namespace, manifest["apiVersion"], manifest["kind"], manifest["metadata"]["name"]
+    )
+
+
+def _identity(found: Mapping[str, Any] | None) -> ObjectIdentity | None:
+    if found is None:
+        return None
+    metadata = found["metadata"]
+    return ObjectIdentity(
+        uid=str(metadata["uid"]), resource_version=str(metadata["resourceVersion"])
+    )
+
+
+def _labels(found: Mapping[str, Any] | None) -> Mapping[str, str]:
+    labels: Mapping[str, str] = {} if found is None else found["metadata"].get("labels", {})
+    return labels
+
+
+def _require_ours(manifest: Document, found: Mapping[str, Any]) -> None:
+    wanted = manifest["metadata"]["labels"]
+    for key in (marks.MANAGED_BY, _NAMESPACE_LABEL):
+        if _labels(found).get(key) != wanted[key]:
+            raise OwnershipConflict(str(manifest["kind"]), f"labels.{key}")
 
 
 def _objects(place: KubernetesPlace, context: NamespaceContext) -> NamespaceObjects:

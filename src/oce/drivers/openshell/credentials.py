@@ -31,13 +31,14 @@ from oce.drivers.openshell.cleanup import Remover
 from oce.drivers.openshell.documents import Block, absolute_path, refuse, text
 from oce.drivers.openshell.failures import Category, GatewayFailure, refusals
 from oce.drivers.openshell.provisioning import ensure_profile
+from oce.policy.model import PROVIDER_RULE_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from oce.contracts.sandbox import NamespaceContext, RevisionContext
     from oce.domain.clock import Clock
-    from oce.domain.resources import CredentialSource
+    from oce.domain.resources import CredentialSource, Json
     from oce.domain.secret import SecretText
     from oce.drivers.openshell.records import ProviderRecord
     from oce.drivers.openshell.wire import Gateway
@@ -123,6 +124,23 @@ class OpenShellCredentialGateway:
             refuse(block.at("base_url"), "INVALID_FORMAT", "an https origin with a plain path")
         block.choice("auth_header", {name: name for name in _AUTH_HEADERS}, "authorization")
         block.finish()
+
+    def network_rules(self, source: CredentialSource) -> Mapping[str, Json]:
+        """Return the layer that the gateway composes from the source's profile; pure."""
+        document = self._profile(source).document
+        endpoints = [
+            {
+                "host": endpoint["host"],
+                "ports": endpoint["ports"],
+                "protocol": endpoint["protocol"],
+                "enforcement": "enforce",
+                "access": "read-write",
+                "path": endpoint["path"],
+            }
+            for endpoint in document["endpoints"]
+        ]
+        key = f"{PROVIDER_RULE_PREFIX}{names.credential_provider(source.id)}"
+        return {key: {"binaries": document["binaries"], "endpoints": endpoints}}
 
     # -- Sources -----------------------------------------------------------------------------------------------------------
 

@@ -7,10 +7,11 @@ operator mends a file top-down, and the first offender in document order is the 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 from oce.contracts.refusals import ConfigurationRefused, Detail
 
+_PEM_LINE: Final = "-----BEGIN CERTIFICATE-----"
 Document = dict[str, Any]
 """A plain JSON-like mapping."""
 
@@ -124,3 +125,16 @@ def absolute_path(value: str, path: str) -> str:
     if not value.startswith("/") or value == "/" or any(p in {"", ".", ".."} for p in parts[1:]):
         refuse(path, "INVALID_FORMAT", "a normalized absolute path")
     return value
+
+
+def certificates(pem: str) -> str:
+    """Return the CERTIFICATE blocks of a PEM text, nothing else: never a key. Pure."""
+    blocks: list[str] = []
+    inside = False
+    for line in pem.splitlines():
+        inside = inside or line.strip() == _PEM_LINE
+        if inside:
+            blocks.append(line.strip())
+        if line.strip() == "-----END CERTIFICATE-----":
+            inside = False
+    return "\n".join(blocks) + "\n" if blocks else ""

@@ -20,10 +20,20 @@ from oce.contracts.refusals import (
 )
 from oce.contracts.sandbox import Facet, HarnessEndpoint, HarnessObservation, HarnessStatus
 from oce.domain.failures import Tempo
-from oce.drivers.openshell import adoption, agent_configuration, logs, marks, observation, policies
+from oce.drivers.openshell import (
+    adoption,
+    agent_configuration,
+    logs,
+    marks,
+    observation,
+    policies,
+    workspace_setup,
+)
 from oce.drivers.openshell.absence import read_proved
+from oce.drivers.openshell.app_server import signed_in_with_pat
 from oce.drivers.openshell.cleanup import Remover
 from oce.drivers.openshell.cluster import apply_operator_objects, remove_operator_objects
+from oce.drivers.openshell.documents import certificates
 from oce.drivers.openshell.failures import (
     Category,
     GatewayFailure,
@@ -31,6 +41,7 @@ from oce.drivers.openshell.failures import (
     refusals,
 )
 from oce.drivers.openshell.live_policy import LivePolicies, Target, recommendations
+from oce.drivers.openshell.private_material import offered_node_setup, workspace_payload
 from oce.drivers.openshell.provisioning import (
     ensure_profile,
     ensure_runtime_provider,
@@ -43,6 +54,7 @@ from oce.drivers.openshell.rendering import (
     check_revision,
     render,
     resource_ref,
+    unsupported,
 )
 from oce.drivers.openshell.settings import HARNESS_HOME, KubernetesPlace, Settings
 from oce.drivers.openshell.transport import (
@@ -54,7 +66,7 @@ from oce.drivers.openshell.transport import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from oce.contracts.sandbox import (
         CleanupContext,
@@ -77,8 +89,8 @@ if TYPE_CHECKING:
     from oce.drivers.openshell.wire import Gateway
 
 _ACTIVE: Final = ("WORKSPACE_PHASE_ACTIVE", 1)
+_NATIVE: Final = "openclaw"
 _PERMISSION_PROFILE: Final = ":danger-full-access"
-_PEM_LINE: Final = "-----BEGIN CERTIFICATE-----"
 
 
 class OpenShellSandbox:
@@ -102,7 +114,13 @@ class OpenShellSandbox:
 
     def configure_agent(self, configuration: Json, harness: Harness) -> Json:
         """Return the effective configuration (ConfiguresAgent)."""
-        return agent_configuration.configure_agent(configuration, harness)
+        return agent_configuration.configure_agent(
+            configuration, harness, self._settings.data_mount_path
+        )
+
+    def validate_workspace_setup(self, harness: Harness, configuration: Json) -> None:
+        """Admit initial workspace files (ValidatesWorkspaceSetup). Raises WorkspaceSetupRefused."""
+        workspace_setup.validate(self._settings, harness, configuration)
 
     def admit_network_policy(
         self,
@@ -159,20 +177,37 @@ class OpenShellSandbox:
     # -- Harness -----------------------------------------------------------------------------------------------------------
 
     async def provision_harness(self, context: HarnessContext) -> SandboxResourceRef:
-        """Create or adopt profile, runtime provider and Sandbox. Raises the refusals of the contract."""
+        """Create or adopt profile, runtime provider and Sandbox, then initialise the workspace. Raises the contract's refusals.
+
+        Everything that needs no gateway is settled before the first call. A Sandbox that is not READY yet is initialised by a later
+        pass; its Harness waits for that.
+        """
         wanted = render(self.id, self._settings, context)
+        offered = await offered_node_setup(context, wanted)
+        setup = context.requirements.workspace_setup
+        payload = None if setup is None else await workspace_payload(context, setup)
         with refusals():
             require_version(await self._gateway.health())
             await ensure_profile(self._gateway, wanted.workspace, wanted.profile)
-            await ensure_runtime_provider(self._gateway, wanted)
-            created = await ensure_sandbox(self._gateway, wanted)
-        if created and self._settings.startup_delay_ms:
-            await self._clock.sleep(self._settings.startup_delay_ms / 1000)
+            held = await ensure_runtime_provider(self._gateway, wanted, offered, self._now_ms())
+            wanted = wanted.enrolling(held)
+            record, created = await ensure_sandbox(self._gateway, wanted)
+            if created and self._settings.startup_delay_ms:
+                await self._clock.sleep(self._settings.startup_delay_ms / 1000)
+            if payload is not None:
+                await workspace_setup.initialise(
+                    self._gateway, self._settings, wanted, record, payload
+                )
         return resource_ref(self._settings, context)
 
     async def harness_endpoint(self, context: HarnessContext) -> HarnessEndpoint | None:
-        """Return the transport of a provisioned Codex. Raises OwnershipConflict for another exposure than ours."""
+        """Return the transport of a provisioned Codex; None for native OpenClaw, which dials out.
+
+        Raises OwnershipConflict for another exposure than ours.
+        """
         wanted = render(self.id, self._settings, context)
+        if context.revision.harness.id == _NATIVE:
+            return None
         with refusals():
             service = await self._service(wanted)
             urls = service_url(self._gateway.backend, service.url)
@@ -185,27 +220,60 @@ class OpenShellSandbox:
             )
 
     async def harness_status(self, context: HarnessStatusContext) -> HarnessStatus:
-        """Observe the exposed port: handshake first, the held failure only after a refused upgrade."""
+        """Observe the exposed port: handshake first, the held failure only after a refused upgrade.
+
+        A native worker never serves here: its exposure only shows a held failure, and only until its node has enrolled.
+        """
         wanted = render(self.id, self._settings, context)
+        if not wanted.exposed:
+            raise UnsupportedByDriver("an enrolled native worker has no exposure to read")
+        pat = context.requirements.login_mode == "codex_pat"
         backend = self._gateway.backend
         with refusals():
             service = await self._service(wanted)
             urls = service_url(backend, service.url)
-            if await upgrade(backend, urls, context.transport_token):
-                return HarnessStatus(state="serving")
+            found = await upgrade(
+                backend, urls, context.transport_token, signed_in_with_pat if pat else None
+            )
+            if found.accepted:
+                serving = found.answer and context.revision.harness.id != _NATIVE
+                return HarnessStatus(state="serving" if serving else "starting")
             failure = held_failure(await read_status(backend, urls, context.transport_token))
-        if failure is not None:
-            return HarnessStatus(state="failed", failure_document=failure)
-        with refusals():
+            if failure is not None:
+                return HarnessStatus(state="failed", failure_document=failure)
             record = await self._gateway.get_sandbox(wanted.workspace, wanted.sandbox)
         if record is not None:
             observation.require_live(record)
         return HarnessStatus(state="starting")
 
     async def withdraw_harness_exposure(self, context: RevisionContext) -> None:
-        """Refuse: only a native worker has an exposure to withdraw, and this Driver runs Codex."""
+        """Remove a native worker's exposure; resolves only when its absence is proved. A Codex exposure is its transport."""
         check_revision(self.id, self._settings, context)
-        raise UnsupportedByDriver("a Codex exposure is its transport and is not withdrawn")
+        if context.revision.harness.id != _NATIVE:
+            raise UnsupportedByDriver("a Codex exposure is its transport and is not withdrawn")
+        ref = resource_ref(self._settings, context)
+        with refusals():
+            await self._remover.exposure(ref.namespace_name, ref.resource_name, context.revision)
+
+    async def workspace_node_peer_labels(
+        self, context: RevisionContext
+    ) -> Mapping[str, str] | None:
+        """Return the label that selects this Sandbox's supervisor alone; None before the Sandbox exists (NamesNodePeers)."""
+        check_revision(self.id, self._settings, context)
+        if not isinstance(self._settings.place, KubernetesPlace):
+            raise UnsupportedByDriver("one machine has no Pods")
+        ref = resource_ref(self._settings, context)
+        with refusals():
+            found = await self._gateway.get_sandbox(ref.namespace_name, ref.resource_name)
+            if found is None:
+                return None
+            return adoption.supervisor_labels(ref, context.revision, found)
+
+    async def enroll_harness(self, context: HarnessContext, installation: Json) -> None:
+        """Refuse a protected egress plan: the enrolment's wire is not public, and nothing weaker is started instead."""
+        del installation
+        check_revision(self.id, self._settings, context)
+        unsupported("a protected egress plan")
 
     async def observe_harness(self, context: RevisionContext) -> HarnessObservation:
         """Read the provider's record once (ObservesHarness). An unreadable record is `unknown`."""
@@ -283,6 +351,9 @@ class OpenShellSandbox:
         if isinstance(place, KubernetesPlace):
             await remove_operator_objects(place, context)
 
+    def _now_ms(self) -> int:
+        return int(self._clock.now().timestamp() * 1000)
+
     # -- Shared ------------------------------------------------------------------------------------------------------------
 
     async def _service(self, wanted: Rendering) -> ServiceRecord:
@@ -308,19 +379,6 @@ class OpenShellSandbox:
                 "service", "an unusable root certificate", Category.UNAVAILABLE
             ) from None
         return certificates(text)
-
-
-def certificates(pem: str) -> str:
-    """Return the CERTIFICATE blocks of a PEM text, nothing else: never a key. Pure."""
-    blocks: list[str] = []
-    inside = False
-    for line in pem.splitlines():
-        inside = inside or line.strip() == _PEM_LINE
-        if inside:
-            blocks.append(line.strip())
-        if line.strip() == "-----END CERTIFICATE-----":
-            inside = False
-    return "\n".join(blocks) + "\n" if blocks else ""
 
 
 @contextmanager

@@ -24,7 +24,12 @@ from oce.domain.failures import Tempo
 from oce.drivers.openshell import adoption, marks
 from oce.drivers.openshell.absence import read_proved
 from oce.drivers.openshell.failures import Category, GatewayFailure
-from oce.drivers.openshell.network_rules import check, parse_document, wire_rule
+from oce.drivers.openshell.network_rules import (
+    RESERVED_RULES,
+    check,
+    parse_document,
+    wire_rule,
+)
 from oce.drivers.openshell.wire import canonical_policy, normalised
 from oce.policy.model import PROVIDER_RULE_PREFIX
 
@@ -132,7 +137,7 @@ class LivePolicies:
 
 
 def candidate(target: Target, snapshot: PolicySnapshot, current: Document) -> Document:
-    """Return the complete policy that a snapshot means, on the static part of the current one. Pure."""
+    """Return the complete policy that a snapshot means, on the static and the generated part of the current one. Pure."""
     if snapshot.driver_id != target.driver_id:
         raise DriverRefusal("SANDBOX_DRIVER_MISMATCH", Tempo.PERMANENT)
     rules = (
@@ -141,9 +146,13 @@ def candidate(target: Target, snapshot: PolicySnapshot, current: Document) -> Do
     )
     check(rules, "")
     static = {key: value for key, value in current.items() if key != "network_policies"}
-    return canonical_policy(
-        {**static, "network_policies": {rule.key: wire_rule(rule) for rule in rules}}
-    )
+    generated = {
+        key: value
+        for key, value in current.get("network_policies", {}).items()
+        if key in RESERVED_RULES
+    }
+    wanted = {rule.key: wire_rule(rule) for rule in rules}
+    return canonical_policy({**static, "network_policies": {**wanted, **generated}})
 
 
 def observation(

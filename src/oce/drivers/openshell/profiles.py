@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from oce.drivers.openshell.documents import Document
 
 CODEX_RUNTIME: Final = "oce-codex-runtime"
-RUNTIME_PROFILES: Final = (CODEX_RUNTIME, "oce-openclaw-runtime")
+OPENCLAW_RUNTIME: Final = "oce-openclaw-runtime"
+RUNTIME_PROFILES: Final = (CODEX_RUNTIME, OPENCLAW_RUNTIME)
 SOURCE: Final = "openclaw-enterprise"
 """What ImportProviderProfiles names as the origin."""
 OPENAI_ENV: Final = "OPENAI_API_KEY"
@@ -30,6 +31,10 @@ _HTTPS: Final = 443
 
 RUNTIME_MANIFEST_ENV: Final = "OPENCLAW_PLUGIN_RUNTIME_MANIFEST"
 CODEX_CONFIG_ENV: Final = "OPENCLAW_PLUGIN_CODEX_CONFIG_TOML"
+_NODE_FILES: Final = (
+    ("node-setup.json", "node_setup_json", "OPENCLAW_NODE_SETUP_ENVELOPE"),
+    ("node-ca.pem", "node_ca_pem", "OPENCLAW_NODE_CA_PATH"),
+)
 NO_NODE_SETUP: Final = "{}"
 NO_NODE_CA: Final = "# no certificate authority\n"
 """A PEM file without a certificate: an empty config value would delete the key."""
@@ -56,20 +61,28 @@ def is_managed(annotations: Mapping[str, str]) -> bool:
 
 
 def codex_runtime() -> Profile:
-    """Return the profile of Codex runtime providers.
+    """Return the profile of Codex runtime providers: the two runtime files and the node's."""
+    codex = (
+        ("runtime.json", "runtime_json", RUNTIME_MANIFEST_ENV),
+        ("config.toml", "config_toml", CODEX_CONFIG_ENV),
+    )
+    return _runtime(CODEX_RUNTIME, "Codex", (*codex, *_NODE_FILES))
+
+
+def openclaw_runtime() -> Profile:
+    """Return the profile of native OpenClaw runtime providers: the node's files only (mission document 000)."""
+    return _runtime(OPENCLAW_RUNTIME, "OpenClaw", _NODE_FILES)
+
+
+def _runtime(profile_id: str, shown: str, files: Sequence[tuple[str, str, str]]) -> Profile:
+    """Return a runtime profile.
 
     The mark is a single annotation: the pinned gateway hashes maps in unordered form, so that two would make the same profile look
     changed (reference/sandbox-openshell.md §5).
     """
-    files = (
-        ("runtime.json", "runtime_json", RUNTIME_MANIFEST_ENV),
-        ("config.toml", "config_toml", CODEX_CONFIG_ENV),
-        ("node-setup.json", "node_setup_json", "OPENCLAW_NODE_SETUP_ENVELOPE"),
-        ("node-ca.pem", "node_ca_pem", "OPENCLAW_NODE_CA_PATH"),
-    )
     document: Document = {
-        "id": CODEX_RUNTIME,
-        "display_name": "Codex runtime files (OpenClaw Enterprise)",
+        "id": profile_id,
+        "display_name": f"{shown} runtime files (OpenClaw Enterprise)",
         "category": "PROVIDER_PROFILE_CATEGORY_OTHER",
         "files": [
             {"path": path, "content": f"{{{{config.{key}}}}}", "env_var": variable}

@@ -13,18 +13,21 @@ from typing import TYPE_CHECKING, Final
 from oce.contracts.refusals import DriverRefusal, OwnershipConflict, RevisionUnsupported
 from oce.domain import names
 from oce.domain.failures import Tempo
-from oce.drivers.openshell import adoption, profiles
+from oce.domain.secret import SecretText
+from oce.drivers.openshell import adoption, node_setup, profiles
 from oce.drivers.openshell.failures import Category, GatewayFailure
 from oce.drivers.openshell.observation import require_live
 from oce.drivers.openshell.transport import service_url
 
 if TYPE_CHECKING:
+    from oce.drivers.openshell.node_setup import NodeSetup
     from oce.drivers.openshell.records import CreatedSandbox, ProviderRecord, SandboxRecord
     from oce.drivers.openshell.rendering import Rendering
     from oce.drivers.openshell.wire import Gateway
 
 OLDEST: Final = (0, 1, 3)
 """First gateway with restart policy, bearer passthrough and profile files (reference/openshell-gateway.md §0)."""
+_SETUP_KEY: Final = "node_setup_json"
 _VERSION: Final = re.compile(r"v?(\d{1,6})\.(\d{1,6})\.(\d{1,6})")
 
 
@@ -63,26 +66,66 @@ async def ensure_profile(gateway: Gateway, workspace: str, profile: profiles.Pro
             raise
 
 
-async def ensure_runtime_provider(gateway: Gateway, wanted: Rendering) -> None:
-    """Create or adopt the revision's runtime provider; identity and config exactly ours, or a conflict."""
+async def ensure_runtime_provider(
+    gateway: Gateway, wanted: Rendering, offered: NodeSetup | None, now_ms: int
+) -> NodeSetup | None:
+    """Create, adopt or renew the revision's runtime provider; returns the node setup that it holds.
+
+    Identity and config are exactly ours or a conflict; only an expired node setup may be replaced by its renewal, under the provider's
+    resource version, and afterwards the whole config is compared again.
+    """
     found = await gateway.get_provider(wanted.workspace, wanted.provider)
     if found is None:
-        found = await _create_provider(gateway, wanted)
+        found = await _create_provider(gateway, wanted, node_setup.first(offered, now_ms))
     field = adoption.provider_difference(
         wanted.provider, wanted.profile.id, wanted.provider_labels, found
-    ) or adoption.first_difference(dict(wanted.provider_config), dict(found.config), "config")
+    ) or _config_difference(wanted, found)
+    if field is not None:
+        raise OwnershipConflict("provider", field)
+    held = node_setup.held_by(found.config.get(_SETUP_KEY, ""))
+    setup = node_setup.chosen(held, offered, now_ms)
+    if setup is not held and setup is not None and held is not None:
+        await _renew(gateway, wanted, found, setup)
+    return setup
+
+
+async def _renew(
+    gateway: Gateway, wanted: Rendering, found: ProviderRecord, setup: NodeSetup
+) -> None:
+    renewed = await gateway.update_config(
+        wanted.workspace,
+        wanted.provider,
+        {_SETUP_KEY: setup.document},
+        expected_version=found.meta.resource_version,
+    )
+    held = node_setup.held_by(renewed.config.get(_SETUP_KEY, ""))
+    if held is None or held.document != setup.document:
+        raise OwnershipConflict("provider", f"config.{_SETUP_KEY}")
+    field = _config_difference(wanted, renewed)
     if field is not None:
         raise OwnershipConflict("provider", field)
 
 
-async def _create_provider(gateway: Gateway, wanted: Rendering) -> ProviderRecord:
+def _config_difference(wanted: Rendering, found: ProviderRecord) -> str | None:
+    """Return where a config differs apart from the node setup, which has rules of its own."""
+    own = {key: value for key, value in wanted.provider_config.items() if key != _SETUP_KEY}
+    theirs = {key: value for key, value in found.config.items() if key != _SETUP_KEY}
+    if _SETUP_KEY not in found.config:
+        return f"config.{_SETUP_KEY}"
+    return adoption.first_difference(own, theirs, "config")
+
+
+async def _create_provider(
+    gateway: Gateway, wanted: Rendering, setup: NodeSetup | None
+) -> ProviderRecord:
     try:
         return await gateway.create_provider(
             wanted.workspace,
             name=wanted.provider,
             profile=wanted.profile.id,
             labels=wanted.provider_labels,
-            config=wanted.provider_config,
+            config={key: SecretText(value) for key, value in wanted.provider_config.items()}
+            | ({} if setup is None else {_SETUP_KEY: setup.document}),
             credentials={},
         )
     except GatewayFailure as failure:
@@ -94,8 +137,8 @@ async def _create_provider(gateway: Gateway, wanted: Rendering) -> ProviderRecor
         return found
 
 
-async def ensure_sandbox(gateway: Gateway, wanted: Rendering) -> bool:
-    """Create or adopt the Sandbox; returns whether this pass created it.
+async def ensure_sandbox(gateway: Gateway, wanted: Rendering) -> tuple[SandboxRecord, bool]:
+    """Create or adopt the Sandbox; returns its record and whether this pass created it.
 
     Raises OwnershipConflict, RevisionUnsupported, DriverRefusal, GatewayFailure.
     """
@@ -105,11 +148,11 @@ async def ensure_sandbox(gateway: Gateway, wanted: Rendering) -> bool:
         if not isinstance(result, tuple):
             _check_created(gateway, wanted, result)
             await _check_service(gateway, wanted)
-            return True
+            return result.sandbox, True
         found = result[0]
     _adopt(wanted, found)
     await _check_service(gateway, wanted)
-    return False
+    return found, False
 
 
 async def _create(gateway: Gateway, wanted: Rendering) -> CreatedSandbox | tuple[SandboxRecord]:
@@ -141,7 +184,10 @@ def _check_created(gateway: Gateway, wanted: Rendering, created: CreatedSandbox)
     if sandbox.spec.get("restart_policy") not in adoption.ALWAYS:
         _too_old("restart policy")
     _adopt(wanted, sandbox)
-    service_url(gateway.backend, created.service_urls.get("", ""))
+    if wanted.exposed:
+        service_url(gateway.backend, created.service_urls.get("", ""))
+    elif created.service_urls:
+        raise OwnershipConflict("service", "presence")
 
 
 def _adopt(wanted: Rendering, found: SandboxRecord) -> None:
@@ -157,7 +203,12 @@ def _adopt(wanted: Rendering, found: SandboxRecord) -> None:
 
 
 async def _check_service(gateway: Gateway, wanted: Rendering) -> None:
-    """Require the exposure exactly as asked for; a missing one is never repaired by ExposeService."""
+    """Require the exposure exactly as asked for; a missing one is never repaired by ExposeService.
+
+    An enrolled native worker needs none; one that is still there is withdrawn by its own member.
+    """
+    if not wanted.exposed:
+        return
     found = await gateway.get_service(wanted.workspace, wanted.sandbox)
     if found is None:
         raise OwnershipConflict("service", "presence")

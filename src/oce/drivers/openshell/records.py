@@ -6,7 +6,7 @@ the Driver relies on a field, and tolerant of fields it does not know. Enum valu
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -71,11 +71,11 @@ class ServiceRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProviderRecord:
-    """A provider without its credentials."""
+    """A provider without its credentials; its config may hold a node setup, so it is never shown."""
 
     meta: Meta
     type: str
-    config: Mapping[str, str]
+    config: Mapping[str, str] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from oce.contracts.refusals import DriverRefusal, RevisionUnsupported, WorkspaceSetupRefused
 from oce.contracts.sandbox import EnvironmentLiteral, EnvironmentSecret, SandboxResourceRef
 from oce.domain import names
 from oce.domain.failures import Tempo
-from oce.drivers.openshell import marks, profiles
+from oce.drivers.openshell import marks, node_setup, profiles
+from oce.drivers.openshell.documents import certificates
 from oce.drivers.openshell.mounts import Mounts, place_mounts
 from oce.drivers.openshell.network_rules import parse_document, wire_rule
 from oce.drivers.openshell.settings import HARNESS_HOME, RUNTIME_ROOT, KubernetesPlace, Settings
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from oce.contracts.sandbox import HarnessContext, HarnessWorkloadRequirements, RevisionContext
     from oce.domain.resources import AgentRevision
     from oce.drivers.openshell.documents import Document
+    from oce.drivers.openshell.node_setup import NodeSetup
     from oce.policy.model import Rule
 
 RENDER_VERSION: Final = 1
@@ -43,7 +45,14 @@ _CODEX_FILES: Final = {
     "runtime.json": profiles.RUNTIME_MANIFEST_ENV,
     "config.toml": profiles.CODEX_CONFIG_ENV,
 }
-_PROVIDER_SUPPLIED: Final = frozenset(("OPENCLAW_NODE_SETUP_CODE", "OPENCLAW_NODE_CA_PEM"))
+WORKSPACE_SETUP_ENV: Final = "OCE_WORKSPACE_SETUP"
+"""Tells the Harness which setup's completion marker it waits for before it starts."""
+_NODE_CA_ENV: Final = "OPENCLAW_NODE_CA_PEM"
+_SECRET_NAMES: Final = frozenset(
+    ("APP_SERVER_TOKEN", "CODEX_ACCESS_TOKEN", "OPENAI_API_KEY", node_setup.SETUP_ENV)
+)
+"""Names whose value is a secret however it is spelled: never a literal."""
+_LOGIN_MODES: Final = {"codex": ("api_key", "codex_pat"), "openclaw": ("api_key",)}
 _CREDENTIAL_REF: Final = re.compile(names.CREDENTIAL_PROVIDER_PATTERN)
 
 
@@ -57,26 +66,36 @@ class Rendering:
     annotations: Mapping[str, str]
     spec: Document
     port: int
+    exposed: bool
     profile: profiles.Profile
     provider: str
     provider_labels: Mapping[str, str]
     provider_config: Mapping[str, str]
+    node_setup: EnvironmentSecret | None
+
+    def enrolling(self, setup: NodeSetup | None) -> Rendering:
+        """Return the rendering with the one rule by which its node reaches the Gateway; the envelope itself is never part of it."""
+        if setup is None:
+            return self
+        policy = self.spec["policy"]
+        own = node_setup.rule(setup)
+        rules = {**policy["network_policies"], own.key: wire_rule(own)}
+        return replace(self, spec={**self.spec, "policy": {**policy, "network_policies": rules}})
 
     def create_request(self, request_id: str) -> Document:
-        """Return the CreateSandbox document under one request id."""
+        """Return the CreateSandbox document under one request id; an enrolled native worker is not exposed again."""
+        exposure = {
+            "service": "",
+            "target_port": self.port,
+            "authorization_mode": "SERVICE_AUTHORIZATION_MODE_BEARER_PASSTHROUGH",
+        }
         return {
             "name": self.sandbox,
             "request_id": request_id,
             "labels": dict(self.labels),
             "annotations": dict(self.annotations),
             "spec": self.spec,
-            "service_exposures": [
-                {
-                    "service": "",
-                    "target_port": self.port,
-                    "authorization_mode": "SERVICE_AUTHORIZATION_MODE_BEARER_PASSTHROUGH",
-                }
-            ],
+            "service_exposures": [exposure] if self.exposed else [],
         }
 
 
@@ -86,8 +105,8 @@ def check_revision(driver_id: str, settings: Settings, context: RevisionContext)
     place = settings.place
     if isinstance(place, KubernetesPlace) and place.managed:
         raise RevisionUnsupported("SANDBOX_MODE_UNSUPPORTED")
-    if revision.harness.mode != "dedicated" or revision.harness.id != "codex":
-        unsupported("only dedicated Codex")
+    if revision.harness.mode != "dedicated" or revision.harness.id not in _LOGIN_MODES:
+        unsupported("only dedicated Codex and dedicated native OpenClaw")
     if revision.sandbox_driver_id != driver_id:
         raise DriverRefusal("SANDBOX_DRIVER_MISMATCH", Tempo.PERMANENT)
     if revision.namespace_id != context.namespace.id:
@@ -112,15 +131,16 @@ def render(driver_id: str, settings: Settings, context: HarnessContext) -> Rende
         unsupported("a render version this program does not know")
     if wanted.workload_identity is not None:
         unsupported("a projected workload identity")
-    if wanted.workspace_setup is not None:
-        raise WorkspaceSetupRefused("private initialisation is not offered")
-    if wanted.login_mode != "api_key":
+    if wanted.workspace_setup is not None and context.private is None:
+        raise WorkspaceSetupRefused("nobody stages the private document here")
+    if wanted.login_mode not in _LOGIN_MODES[revision.harness.id]:
         unsupported("this login mode")
     if not wanted.labels:
         unsupported("a Harness without labels")
-    literals = _literals(wanted)
+    literals, setup = _literals(wanted)
     _verifier(literals)
-    files = _files(wanted)
+    native = revision.harness.id == "openclaw"
+    config = _no_files(wanted) if native else _files(wanted)
     mounts = place_mounts(settings, revision, wanted.workspace_mounts)
     provider = names.runtime_provider(revision.id)
     return Rendering(
@@ -130,15 +150,16 @@ def render(driver_id: str, settings: Settings, context: HarnessContext) -> Rende
         annotations=marks.sandbox_annotations(revision),
         spec=_spec(settings, revision, wanted, literals, mounts, provider),
         port=_port(literals),
-        profile=profiles.codex_runtime(),
+        exposed=not (native and context.workspace_node_enrolled),
+        profile=profiles.openclaw_runtime() if native else profiles.codex_runtime(),
         provider=provider,
         provider_labels=marks.provider_labels(revision),
         provider_config={
-            "runtime_json": files["runtime.json"],
-            "config_toml": files["config.toml"],
+            **config,
             "node_setup_json": profiles.NO_NODE_SETUP,
-            "node_ca_pem": literals.get("OPENCLAW_NODE_CA_PEM", profiles.NO_NODE_CA),
+            "node_ca_pem": _node_ca(literals),
         },
+        node_setup=setup,
     )
 
 
@@ -147,13 +168,22 @@ def unsupported(what: str) -> NoReturn:
     raise RevisionUnsupported("SANDBOX_HARNESS_UNSUPPORTED", f"not supported: {what}")
 
 
-def _literals(wanted: HarnessWorkloadRequirements) -> dict[str, str]:
+def _literals(
+    wanted: HarnessWorkloadRequirements,
+) -> tuple[dict[str, str], EnvironmentSecret | None]:
+    """Return the literal environment, and the one Secret-backed entry that a provider file can carry."""
     literals: dict[str, str] = {}
+    setup: EnvironmentSecret | None = None
     for entry in wanted.environment:
-        if isinstance(entry, EnvironmentSecret) or entry.name == "APP_SERVER_TOKEN":
+        if isinstance(entry, EnvironmentSecret):
+            if entry.name != node_setup.SETUP_ENV or setup is not None:
+                raise RevisionUnsupported("SANDBOX_SECRET_ENVIRONMENT_UNSUPPORTED")
+            setup = entry
+        elif entry.name in _SECRET_NAMES:
             raise RevisionUnsupported("SANDBOX_SECRET_ENVIRONMENT_UNSUPPORTED")
-        _literal(entry, literals)
-    return literals
+        else:
+            _literal(entry, literals)
+    return literals, setup
 
 
 def _literal(entry: EnvironmentLiteral, literals: dict[str, str]) -> None:
@@ -162,7 +192,7 @@ def _literal(entry: EnvironmentLiteral, literals: dict[str, str]) -> None:
         unsupported("an environment name the gateway reserves or refuses")
     if entry.name in literals:
         unsupported("an environment name given twice")
-    limit = _FILE_MAX if entry.name in _PROVIDER_SUPPLIED else _VALUE_MAX
+    limit = _FILE_MAX if entry.name == _NODE_CA_ENV else _VALUE_MAX
     if "\0" in entry.value or len(entry.value.encode()) > limit:
         unsupported("an environment value the gateway refuses")
     literals[entry.name] = entry.value
@@ -180,6 +210,23 @@ def _port(literals: Mapping[str, str]) -> int:
     return int(text)
 
 
+def _node_ca(literals: Mapping[str, str]) -> str:
+    """Return the Gateway's CA for the node: certificates only, whatever else the text holds."""
+    given = literals.get(_NODE_CA_ENV)
+    if given is None:
+        return profiles.NO_NODE_CA
+    found = certificates(given)
+    if not found:
+        unsupported("a node CA without a certificate")
+    return found
+
+
+def _no_files(wanted: HarnessWorkloadRequirements) -> dict[str, str]:
+    if wanted.files:
+        unsupported("runtime files for native OpenClaw")
+    return {}
+
+
 def _files(wanted: HarnessWorkloadRequirements) -> dict[str, str]:
     found = {file.name: file for file in wanted.files}
     if found.keys() != _CODEX_FILES.keys() or len(wanted.files) != len(_CODEX_FILES):
@@ -194,7 +241,10 @@ def _files(wanted: HarnessWorkloadRequirements) -> dict[str, str]:
     if total > _FILES_MAX:
         unsupported("runtime files of that size")
     _manifest(found["runtime.json"].content)
-    return {name: file.content for name, file in found.items()}
+    return {
+        "runtime_json": found["runtime.json"].content,
+        "config_toml": found["config.toml"].content,
+    }
 
 
 def _manifest(content: str) -> None:
@@ -226,7 +276,7 @@ def _spec(
     template["driver_config"] = mounts.driver_config
     return {
         "log_level": settings.log_level,
-        "environment": _environment(settings, literals),
+        "environment": _environment(settings, wanted, literals),
         "template": template,
         "policy": _policy(settings, revision, mounts),
         "providers": _providers(settings, wanted, provider),
@@ -235,15 +285,20 @@ def _spec(
     }
 
 
-def _environment(settings: Settings, literals: Mapping[str, str]) -> dict[str, str]:
-    moved = {
-        name: _moved(value) for name, value in literals.items() if name not in _PROVIDER_SUPPLIED
-    }
+def _environment(
+    settings: Settings, wanted: HarnessWorkloadRequirements, literals: Mapping[str, str]
+) -> dict[str, str]:
+    moved = {name: _moved(value) for name, value in literals.items() if name != _NODE_CA_ENV}
     return {
         **moved,
         "HOME": HARNESS_HOME,
         "TMPDIR": "/tmp",  # noqa: S108 - the private /tmp of the Sandbox
         "OPENCLAW_WORKSPACE_DIR": settings.data_mount_path,
+        **(
+            {}
+            if wanted.workspace_setup is None
+            else {WORKSPACE_SETUP_ENV: wanted.workspace_setup.id}
+        ),
     }
 
 

@@ -17,6 +17,7 @@ import json
 import os
 import re
 import ssl
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
@@ -24,6 +25,7 @@ from urllib.parse import urlsplit
 import h11
 
 from oce.contracts.refusals import TransientDependency
+from oce.drivers.openshell.app_server import Conversation
 from oce.drivers.openshell.failures import Category, GatewayFailure, protocol
 
 if TYPE_CHECKING:
@@ -64,6 +66,17 @@ class Answer:
     body: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class Upgrade:
+    """Whether the handshake was accepted, and whether the question (if one was asked) was answered with yes."""
+
+    accepted: bool
+    answer: bool
+
+
+Question = Callable[[Conversation], Awaitable[bool]]
+
+
 def service_url(backend: Backend, advertised: str) -> ServiceUrls:
     """Check an advertised URL and pair it with the control origin.
 
@@ -101,10 +114,12 @@ def trust_context(backend: Backend) -> ssl.SSLContext | None:
         ) from None
 
 
-async def upgrade(backend: Backend, urls: ServiceUrls, bearer: SecretText) -> bool:
-    """Try the authenticated WebSocket handshake; True only for a correct `Sec-WebSocket-Accept`.
+async def upgrade(
+    backend: Backend, urls: ServiceUrls, bearer: SecretText, question: Question | None = None
+) -> Upgrade:
+    """Try the authenticated WebSocket handshake; accepted only with a correct `Sec-WebSocket-Accept`.
 
-    Raises TransientDependency when nobody answers.
+    `question` is asked over the accepted connection. Raises TransientDependency when nobody answers.
     """
     key = base64.b64encode(os.urandom(16))
     headers = [
@@ -116,12 +131,18 @@ async def upgrade(backend: Backend, urls: ServiceUrls, bearer: SecretText) -> bo
         ("Authorization", f"Bearer {token68(bearer)}"),
     ]
     accept = base64.b64encode(hashlib.sha1(key + _GUID, usedforsecurity=False).digest())
-    reply = await _exchange(backend, "/", headers, want_body=False)
-    return (
-        reply.status == _SWITCHING
-        and reply.headers.get(b"sec-websocket-accept") == accept
-        and reply.headers.get(b"upgrade", b"").lower() == b"websocket"
+
+    def accepted(reply: _Reply) -> bool:
+        return (
+            reply.status == _SWITCHING
+            and reply.headers.get(b"sec-websocket-accept") == accept
+            and reply.headers.get(b"upgrade", b"").lower() == b"websocket"
+        )
+
+    reply = await _exchange(
+        backend, "/", headers, _After(accepted=accepted, question=question), want_body=False
     )
+    return Upgrade(accepted(reply), reply.answer)
 
 
 async def read_status(backend: Backend, urls: ServiceUrls, bearer: SecretText) -> Answer:
@@ -162,10 +183,24 @@ class _Reply:
     status: int = 0
     headers: Mapping[bytes, bytes] = field(default_factory=dict)
     body: bytes = b""
+    answer: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class _After:
+    """What to ask over the connection once it is a WebSocket."""
+
+    accepted: Callable[[_Reply], bool]
+    question: Question | None
 
 
 async def _exchange(
-    backend: Backend, path: str, headers: list[tuple[str, str]], *, want_body: bool
+    backend: Backend,
+    path: str,
+    headers: list[tuple[str, str]],
+    after: _After | None = None,
+    *,
+    want_body: bool,
 ) -> _Reply:
     """Send one GET to the control endpoint and read its answer, all within the Backend's timeout."""
     context = trust_context(backend)
@@ -182,7 +217,11 @@ async def _exchange(
                 request = h11.Request(method="GET", target=path, headers=headers)
                 writer.write(connection.send(request) + connection.send(h11.EndOfMessage()))
                 await writer.drain()
-                return await _reply(connection, reader, want_body=want_body)
+                reply = await _reply(connection, reader, want_body=want_body)
+                if after is not None and after.question is not None and after.accepted(reply):
+                    talk = Conversation(reader, writer, connection.trailing_data[0])
+                    reply.answer = await after.question(talk)
+                return reply
             finally:
                 writer.close()
     except (OSError, TimeoutError, ssl.SSLError, h11.RemoteProtocolError) as error:

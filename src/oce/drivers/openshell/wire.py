@@ -47,6 +47,8 @@ _MAX_PAGES: Final = 1000
 _DETAILS_MAX: Final = 440
 """With its sentence around it a log line keeps at most 512 characters."""
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9 ._:/@{},=+()\[\]<>*'#%-]")
+_EXEC_GRACE: Final = 5
+"""Seconds that the call of a command outlives the command's own limit."""
 _TOKEN_MAX: Final = 65_536
 _ADMISSION_SENTENCE: Final = "durable mutation admission limit"
 _OPTIONS: Final = (
@@ -179,6 +181,34 @@ class Gateway:
             raise protocol("GetSandboxLogs", "more lines than asked for")
         return found, int(answer.get("buffer_total", 0))
 
+    async def exec_sandbox(
+        self,
+        workspace: str,
+        sandbox: str,
+        command: Sequence[str],
+        *,
+        environment: Mapping[str, str],
+        stdin: SecretText,
+        timeout_seconds: int,
+    ) -> int:
+        """Run a program inside with a private stdin; its output is discarded. Returns the exit code. Raises GatewayFailure."""
+        message = openshell_pb2.ExecSandboxRequest(
+            sandbox=sandbox,
+            command=command,
+            environment=environment,
+            stdin=stdin.reveal().encode(),
+            tty=False,
+            no_login_shell=True,
+            request_id=_fresh(),
+        )
+        message.workspace_scope.workspace = workspace
+        message.execution_timeout.FromSeconds(timeout_seconds)
+        events = await self.stream("ExecSandbox", message, timeout_seconds + _EXEC_GRACE)
+        exits = [event["exit"] for event in events if "exit" in event]
+        if len(exits) != 1:
+            raise protocol("ExecSandbox", "not exactly one exit")
+        return int(exits[0].get("exit_code", 0))
+
     # -- Policies ----------------------------------------------------------------------------------------------------------
 
     async def policy_status(self, workspace: str, sandbox: str) -> records.PolicyRecord | None:
@@ -267,7 +297,7 @@ class Gateway:
         name: str,
         profile: str,
         labels: Mapping[str, str],
-        config: Mapping[str, str],
+        config: Mapping[str, SecretText],
         credentials: Mapping[str, SecretText],
     ) -> records.ProviderRecord:
         """Create a provider. An existing one is GatewayFailure EXISTS."""
@@ -277,7 +307,8 @@ class Gateway:
         message.provider.metadata.labels.update(labels)
         message.provider.type = profile
         message.provider.profile_workspace = workspace
-        message.provider.config.update(config)
+        for key, value in config.items():
+            message.provider.config[key] = value.reveal()
         for key, value in credentials.items():
             message.provider.credentials[key] = value.reveal()
         answer = await self.call("CreateProvider", message)
@@ -307,6 +338,24 @@ class Gateway:
         for key, value in credentials.items():
             message.provider.credentials[key] = value.reveal()
         await self.call("UpdateProvider", message)
+
+    async def update_config(
+        self,
+        workspace: str,
+        name: str,
+        config: Mapping[str, SecretText],
+        *,
+        expected_version: int,
+    ) -> records.ProviderRecord:
+        """Replace config values of a provider if its version is still the expected one; other keys keep theirs."""
+        message = openshell_pb2.UpdateProviderRequest(request_id=_fresh())
+        message.workspace_scope.workspace = workspace
+        message.provider.metadata.name = name
+        message.provider.metadata.resource_version = expected_version
+        for key, value in config.items():
+            message.provider.config[key] = value.reveal()
+        answer = await self.call("UpdateProvider", message)
+        return records.provider("UpdateProvider", answer.get("provider", {}))
 
     async def delete_provider(self, workspace: str, name: str) -> str:
         """Delete a provider; returns the outcome's name. A still attached one is GatewayFailure PRECONDITION."""
@@ -353,6 +402,23 @@ class Gateway:
         except grpc.aio.UsageError:
             raise GatewayFailure(method, "a closed connection", Category.UNAVAILABLE) from None
         return _document(method, answer)
+
+    async def stream(self, method: str, message: Message, timeout: float) -> list[Document]:  # noqa: ASYNC109 - gRPC's own deadline
+        """Send one request and return the answers of its stream to the end, output left out. Raises GatewayFailure."""
+        try:
+            call: Any = self._unary(method)(
+                message, timeout=timeout, metadata=self._metadata(method)
+            )
+            answers = [
+                answer
+                async for answer in call
+                if not (answer.HasField("stdout") or answer.HasField("stderr"))
+            ]
+        except grpc.aio.AioRpcError as error:
+            raise _failure(method, error) from None
+        except grpc.aio.UsageError:
+            raise GatewayFailure(method, "a closed connection", Category.UNAVAILABLE) from None
+        return [_document(method, answer) for answer in answers]
 
     async def _get(self, method: str, message: Message, member: str | None) -> Document | None:
         try:

@@ -13,6 +13,11 @@ from oce.harness.codex.failure import HeldFailure
 from oce.harness.codex.held import hold
 from oce.harness.codex.login import log_in, prepare_home
 from oce.harness.codex.probe import prove_model
+from oce.harness.codex.workspace import await_workspace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from oce.harness.codex.environment import Settings
 
 EX_CONFIG = 78
 EX_TEMPORARY = 75
@@ -46,10 +51,18 @@ def _start(listener: Listener, children: Children, started: float) -> None:
     settings = read_settings(os.environ, listener)
     prepare_home(settings)
     log.phase("environment", started)
-    for name, stage in (("login", log_in), ("model-probe", prove_model)):
+    for name, stage in (
+        ("workspace-setup", _workspace),
+        ("login", log_in),
+        ("model-probe", prove_model),
+    ):
         began = time.monotonic()
         stage(settings, children)
         if children.stopping():
             return
         log.phase(name, began)
     supervise(settings, children, started)
+
+
+def _workspace(settings: Settings, children: Children) -> None:
+    await_workspace(settings.workspace, children)

@@ -22,6 +22,8 @@ from oce.sandboxd.state.refusals import Refusal, Status, invalid, precondition
 from oce.sandboxd.state.store import Kind, Record
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from oce.sandboxd.api.calls import Call, Method
     from oce.sandboxd.api.gateway import Gateway
     from oce.sandboxd.state.store import Transaction
@@ -148,33 +150,43 @@ class Configs:
         checks.version_fence(request.expected_resource_version, sandbox)
         if "deleted_at" in sandbox.facts:
             raise precondition(f"sandbox '{sandbox.name}' is being deleted")
-        current, base = newest_policy(tx, sandbox)
-        policy = completed(request.policy, base)
-        check_policy(policy)
-        check_replacement(base, policy)
-        message = show(sandbox)
-        check_attachable(tx, sandbox.workspace, list(message.spec.providers), policy)
-        version = int(current.name) + 1
-        tx.insert(
-            Record(
-                kind=Kind.POLICY,
-                id=str(uuid.uuid4()),
-                workspace=sandbox.workspace,
-                parent=sandbox.id,
-                name=str(version),
-                payload=policy.SerializeToString(),
-                facts={
-                    "status": "pending",
-                    "error": "",
-                    "provenance": dict(request.annotations),
-                },
-                created=self._g.clock.now(),
-            )
+        version, digest = replace_policy(
+            tx,
+            sandbox,
+            request.policy,
+            provenance=dict(request.annotations),
+            now=self._g.clock.now(),
         )
-        write_sandbox(tx, sandbox, message)
         return pb.UpdateConfigResponse(
-            version=version, policy_hash=policy_hash(policy), annotations=request.annotations
+            version=version, policy_hash=digest, annotations=request.annotations
         )
+
+
+def replace_policy(
+    tx: Transaction, sandbox: Record, wanted: Proto, *, provenance: Mapping[str, str], now: float
+) -> tuple[int, str]:
+    """Add a revision as the newest one of a Sandbox; return its number and hash. Raises Refusal for what is not accepted."""
+    current, base = newest_policy(tx, sandbox)
+    policy = completed(wanted, base)
+    check_policy(policy)
+    check_replacement(base, policy)
+    message = show(sandbox)
+    check_attachable(tx, sandbox.workspace, list(message.spec.providers), policy)
+    version = int(current.name) + 1
+    tx.insert(
+        Record(
+            kind=Kind.POLICY,
+            id=str(uuid.uuid4()),
+            workspace=sandbox.workspace,
+            parent=sandbox.id,
+            name=str(version),
+            payload=policy.SerializeToString(),
+            facts={"status": "pending", "error": "", "provenance": dict(provenance)},
+            created=now,
+        )
+    )
+    write_sandbox(tx, sandbox, message)
+    return version, policy_hash(policy)
 
 
 def _no_global() -> Refusal:

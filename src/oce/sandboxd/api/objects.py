@@ -21,6 +21,7 @@ _MESSAGES = {
     "Workspace": Kind.WORKSPACE,
     "ProviderProfile": Kind.PROFILE,
     "ServiceEndpoint": Kind.SERVICE,
+    "SandboxWorkloadTemplate": Kind.TEMPLATE,
 }
 
 
@@ -47,6 +48,8 @@ def show(record: Record) -> Proto:
         message.status.phase = 2 if record.facts.get("terminating") else 1
     elif record.kind is Kind.SERVICE:
         message = pb.ServiceEndpoint.FromString(record.payload)
+    elif record.kind is Kind.TEMPLATE:
+        message = pb.SandboxWorkloadTemplate.FromString(record.payload)
     else:
         message = pb.ProviderProfile.FromString(record.payload)
         message.resource_version = record.version

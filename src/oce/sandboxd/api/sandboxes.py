@@ -16,6 +16,7 @@ from oce.sandboxd.api.execs import log_message
 from oce.sandboxd.api.objects import sandbox_response, show, stamp
 from oce.sandboxd.api.services import new_service
 from oce.sandboxd.api.stubs import Proto, pb, policy_pb, unknown_field
+from oce.sandboxd.api.templates import wanted_sandbox
 from oce.sandboxd.lifecycle.policies import check_policy, completed, network_policy
 from oce.sandboxd.lifecycle.providers import (
     effective_policy,
@@ -123,32 +124,27 @@ class Sandboxes:
             found = unknown_field(part, where)
             if found is not None:
                 raise invalid(found, "is not a field this gateway knows")
-        if request.workload_template or request.await_main_process_attachment:
-            raise invalid(
-                "workload_template"
-                if request.workload_template
-                else "await_main_process_attachment",
-                "is not supported by this gateway",
-            )
+        if request.await_main_process_attachment:
+            raise invalid("await_main_process_attachment", "is not supported by this gateway")
+        message = wanted_sandbox(tx, call)
+        spec = message.spec
         name = request.name or checks.generated_name(
             lambda wanted: tx.named(Kind.SANDBOX, workspace, wanted) is not None
         )
         checks.routable_name(name, "name")
         checks.labels(request.labels)
         checks.check_annotations(request.annotations)
-        checks.sandbox_spec(request.spec)
+        checks.sandbox_spec(spec)
         if tx.named(Kind.SANDBOX, workspace, name) is not None:
             raise Refusal(Status.ALREADY_EXISTS, f"sandbox '{name}' already exists")
         policy = completed(
-            request.spec.policy
-            if request.spec.HasField("policy")
-            else policy_pb.SandboxPolicy(version=1)
+            spec.policy if spec.HasField("policy") else policy_pb.SandboxPolicy(version=1)
         )
         check_policy(policy)
-        check_attachable(tx, workspace, list(request.spec.providers), policy)
-        for mount in local_settings(request.spec.template).mounts:
+        check_attachable(tx, workspace, list(spec.providers), policy)
+        for mount in local_settings(spec.template).mounts:
             host_folder(self._g.config, mount)
-        record = self._insert(tx, call, name, policy)
+        record = self._insert(tx, call, name, message, policy)
         for exposure in request.service_exposures:
             new_service(
                 tx,
@@ -160,7 +156,9 @@ class Sandboxes:
             )
         return sandbox_response(tx, self._g.config, record)
 
-    def _insert(self, tx: Transaction, call: Call, name: str, policy: Proto) -> Record:
+    def _insert(
+        self, tx: Transaction, call: Call, name: str, message: Proto, policy: Proto
+    ) -> Record:
         now = self._g.clock.now()
         request = call.request
         record = Record(
@@ -171,12 +169,9 @@ class Sandboxes:
             created=now,
             facts={"desired": RUNNING, "intent": 1, "provisioning_since": now},
         )
-        message = pb.Sandbox(spec=request.spec)
         message.metadata.labels.update(request.labels)
         message.metadata.annotations.update(request.annotations)
         stamp(message.metadata, record)
-        if request.spec.HasField("policy"):
-            message.spec.policy.CopyFrom(request.spec.policy)
         status = pb.SandboxStatus(phase=pb.SANDBOX_PHASE_PROVISIONING)
         set_ready(status, ready=False, reason="DependenciesNotReady", message="", now=now)
         record = replace(

@@ -21,6 +21,8 @@ from oce.sandboxd.api.providers import Providers
 from oce.sandboxd.api.router import Router
 from oce.sandboxd.api.sandboxes import Sandboxes
 from oce.sandboxd.api.services import Services
+from oce.sandboxd.api.suggestions import Suggestions
+from oce.sandboxd.api.templates import Templates
 from oce.sandboxd.api.workspaces import Workspaces, make_default
 from oce.sandboxd.lifecycle.actor import Machine
 from oce.sandboxd.lifecycle.logs import LogBook
@@ -47,7 +49,10 @@ _EPOCH_BITS = 32
 
 def methods_of(gateway: Gateway) -> dict[str, Method]:
     """Return every implemented method by name."""
-    groups = (Workspaces, Sandboxes, Services, Execs, Profiles, Providers, Attachments, Configs)
+    groups = (
+        *(Workspaces, Templates, Sandboxes, Services, Execs),
+        *(Profiles, Providers, Attachments, Configs, Suggestions),
+    )
     return {name: method for group in groups for name, method in group(gateway).methods().items()}
 
 

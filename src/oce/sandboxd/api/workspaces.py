@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from oce.sandboxd.state.store import Transaction
 
 DEFAULT = "default"
-_REMAINING = (Kind.SANDBOX, Kind.PROVIDER, Kind.PROFILE)
+_REMAINING = (Kind.SANDBOX, Kind.PROVIDER, Kind.PROFILE, Kind.TEMPLATE)
 
 
 def make_default(tx: Transaction, now: float) -> None:

@@ -30,7 +30,7 @@ from oce.sandboxd.lifecycle.rendering import host_paths, launch_of
 from oce.sandboxd.lifecycle.restarts import Ended, Restart, after_exit, policy_of
 from oce.sandboxd.lifecycle.status import DELETED, STOPPED
 from oce.sandboxd.lifecycle.trust import host_roots
-from oce.sandboxd.place import ExitStatus, PlaceError
+from oce.sandboxd.place import ExitStatus, MissingRightError, PlaceError
 from oce.sandboxd.state.refusals import Refusal
 from oce.sandboxd.state.store import Kind
 
@@ -52,6 +52,8 @@ STOP_GRACE = 10.0
 DELETE_GRACE = 3.0
 RETRY = 1.0
 PROVISIONING_LIMIT = 120.0
+CONFINEMENT_UNAVAILABLE = "ConfinementUnavailable"
+"""Reason of the Ready condition when this machine lacks a right that confinement needs; ours, control planes match it."""
 _LAUNCHES = 8
 
 
@@ -269,6 +271,8 @@ class Actor:
             await self._fail(intent, error.reason, str(error))
         except (Refusal, ValueError) as error:
             await self._fail(intent, "ConfigurationInvalid", str(error))
+        except MissingRightError as error:
+            await self._fail(intent, CONFINEMENT_UNAVAILABLE, str(error))
         except (EgressError, PlaceError) as error:
             if record.facts.get("streak"):
                 await self._after(record, ExitStatus(code=None))

@@ -10,6 +10,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from oce.sandboxd.lifecycle.denials import DenialBook
+
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Iterator, Mapping
@@ -46,6 +48,8 @@ class LogBook:
 
     def __init__(self) -> None:
         self._rings: dict[str, _Ring] = {}
+        self.denials = DenialBook()
+        """The denials among the decisions, counted."""
 
     def append(
         self,
@@ -89,6 +93,7 @@ class LogBook:
 
     def append_decision(self, decision: Decision) -> None:
         """Add a decision line."""
+        self.denials.note(decision)
         self.append(
             decision.sandbox_id,
             time=decision.time,
@@ -117,6 +122,7 @@ class LogBook:
     def forget(self, sandbox_id: str) -> None:
         """Drop a deleted Sandbox's lines."""
         self._rings.pop(sandbox_id, None)
+        self.denials.forget(sandbox_id)
 
 
 def decision_text(decision: Decision) -> str:

@@ -14,6 +14,7 @@ from google.protobuf.json_format import MessageToDict
 
 from oce.sandboxd.lifecycle.policies import default_policy
 from oce.sandboxd.lifecycle.providers import FILES_ROOT, environment
+from oce.sandboxd.lifecycle.quantities import resource_limits
 from oce.sandboxd.place import GeneratedFile, Launch, Limits, Mount
 from oce.sandboxd.state.refusals import invalid, precondition
 
@@ -70,8 +71,6 @@ def local_settings(template: Proto) -> LocalSettings:
     for unsupported in ("runtime_class_name", "agent_socket"):
         if getattr(template, unsupported):
             raise invalid(f"spec.template.{unsupported}", "is not supported by this gateway")
-    if template.resources.fields:
-        raise invalid("spec.template.resources", "use driver_config.local.limits on this gateway")
     where = "spec.template.driver_config"
     config = MessageToDict(template.driver_config)
     for key in config:
@@ -87,7 +86,8 @@ def local_settings(template: Proto) -> LocalSettings:
     paths = [mount.mount_path for mount in parsed]
     if len(set(paths)) != len(paths):
         raise invalid(f"{where}.local.mounts", "two mounts have the same mount_path")
-    return LocalSettings(parsed, _limits(local.get("limits", {}), f"{where}.local.limits"))
+    limits = _limits(local.get("limits", {}), f"{where}.local.limits")
+    return LocalSettings(parsed, resource_limits(MessageToDict(template.resources), limits))
 
 
 def _closed(found: object, where: str, known: set[str]) -> dict[str, Any]:

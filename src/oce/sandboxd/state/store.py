@@ -47,13 +47,15 @@ class Kind(StrEnum):
     PROFILE = "profile"
     SERVICE = "service"
     POLICY = "policy"
+    TEMPLATE = "template"
+    SUGGESTION = "suggestion"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
     """One object. `payload` is the serialized message of the wire without its status; `facts` are the gateway's own words.
 
-    `parent` is the owning Sandbox's id for services and policy revisions, else empty. `version` is the wire's resource
+    `parent` is the owning Sandbox's id for services, policy revisions and decided suggestions, else empty. `version` is the wire's resource
     version; writes of status and facts leave it alone, so that they never break a caller's compare-and-swap.
     """
 

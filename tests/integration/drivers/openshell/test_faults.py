@@ -448,7 +448,7 @@ async def test_br05_a_stranger_with_our_name_is_not_deleted(bench):
     [
         ({"sandbox_driver_id": "other"}, {}, "SANDBOX_DRIVER_MISMATCH"),
         ({"namespace_id": "ns_other"}, {}, "INVALID_REVISION_OWNER"),
-        ({}, {"login_mode": "codex_pat"}, "SANDBOX_HARNESS_UNSUPPORTED"),
+        ({}, {"login_mode": "chatgptAuthTokens"}, "SANDBOX_HARNESS_UNSUPPORTED"),
         ({}, {"labels": {}}, "SANDBOX_HARNESS_UNSUPPORTED"),
         ({}, {"files": ()}, "SANDBOX_HARNESS_UNSUPPORTED"),
         ({}, {"workspace_mounts": ()}, "SANDBOX_HARNESS_UNSUPPORTED"),

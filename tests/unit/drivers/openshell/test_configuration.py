@@ -297,6 +297,9 @@ def test_additions_are_admitted_against_the_defaults():
             ask(bad)
 
 
+W = "/sandbox/enterprise"
+
+
 def test_configure_agent_changes_only_the_inner_sandbox():
     harness = Harness(id="codex", version="1", mode="dedicated")
     given = {
@@ -304,7 +307,7 @@ def test_configure_agent_changes_only_the_inner_sandbox():
         "o": [1],
     }
     before = copy.deepcopy(given)
-    found = configure_agent(given, harness)
+    found = configure_agent(given, harness, W)
     assert given == before
     codex = found["plugins"]["entries"]["codex"]
     assert codex["enabled"] is True
@@ -313,12 +316,34 @@ def test_configure_agent_changes_only_the_inner_sandbox():
         "approvalsReviewer": "user",
         "k": 1,
     }
-    assert configure_agent(found, harness) == found
+    assert configure_agent(found, harness, W) == found
     with pytest.raises(ConfigurationRefused):
-        configure_agent({"plugins": {"entries": []}}, harness)
+        configure_agent({"plugins": {"entries": []}}, harness, W)
     for other in (
         Harness(id="openclaw", version="1", mode="embedded"),
         Harness(id="codex", version="1", mode="embedded"),
     ):
         with pytest.raises(RevisionUnsupported):
-            configure_agent({}, other)
+            configure_agent({}, other, W)
+
+
+def test_configure_agent_pins_the_workspace_of_native_openclaw():
+    harness = Harness(id="openclaw", version="1", mode="dedicated")
+    given = {
+        "agents": {
+            "defaults": {"model": "m", "workspace": "/home/x"},
+            "entries": {"Main": {"workspace": "/elsewhere", "k": 1}, "other": {"workspace": "/o"}},
+        }
+    }
+    before = copy.deepcopy(given)
+    found = configure_agent(given, harness, W)
+    assert given == before
+    assert found["agents"]["defaults"] == {"model": "m", "workspace": W}
+    assert found["agents"]["entries"] == {
+        "Main": {"workspace": W, "k": 1},
+        "other": {"workspace": "/o"},
+    }
+    assert configure_agent(found, harness, W) == found
+    assert configure_agent({}, harness, W) == {"agents": {"defaults": {"workspace": W}}}
+    with pytest.raises(ConfigurationRefused):
+        configure_agent({"agents": {"entries": {"MAIN": "x"}}}, harness, W)

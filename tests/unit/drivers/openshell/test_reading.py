@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from oce.contracts.refusals import RevisionUnsupported
 from oce.drivers.openshell.adoption import first_difference
-from oce.drivers.openshell.driver import certificates
+from oce.drivers.openshell.documents import certificates
 from oce.drivers.openshell.logs import chunk, decision
 from oce.drivers.openshell.observation import observe
 from oce.drivers.openshell.provisioning import require_version

@@ -24,6 +24,7 @@ from oce.drivers.openshell.settings import parse_settings
 from oce.drivers.openshell.wire import canonical_spec
 from oce.testing.openshell_bench import REVISION_ID, a_namespace, a_revision, requirements
 
+PEM = "-----BEGIN CERTIFICATE-----\nQUJD\n-----END CERTIFICATE-----\n"
 GOLDEN = Path(__file__).parent / "golden"
 RULE = {
     "name": "source-control",
@@ -119,7 +120,9 @@ def test_paths_of_the_image_home_move_and_nothing_else():
         EnvironmentLiteral(name="A", value="/home/node"),
         EnvironmentLiteral(name="B", value="/home/nodes/x"),
         EnvironmentLiteral(name="HOME", value="/elsewhere"),
-        EnvironmentLiteral(name="OPENCLAW_NODE_CA_PEM", value="pem"),
+        EnvironmentLiteral(
+            name="OPENCLAW_NODE_CA_PEM", value=PEM + "-----BEGIN PRIVATE KEY-----\nx\n"
+        ),
     )
     rendering = render("box", parse_settings(LOCAL), context(environment=environment))
     found = rendering.spec["environment"]
@@ -128,7 +131,7 @@ def test_paths_of_the_image_home_move_and_nothing_else():
     assert found["B"] == "/home/nodes/x"
     assert found["HOME"] == "/sandbox/.openclaw-runtime/home"
     assert "OPENCLAW_NODE_CA_PEM" not in found
-    assert rendering.provider_config["node_ca_pem"] == "pem"
+    assert rendering.provider_config["node_ca_pem"] == PEM
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,72 @@
+"""Initial workspace files: private initialisation of a running Sandbox (mission document 003).
+
+Presence of `validate_workspace_setup` declares it. The document goes over the stdin of one ExecSandbox and nowhere else; the program
+that reads it is `workspace_program`, sent as text. It runs only in a READY Sandbox and again on every pass, where its marker makes it a
+no-op. The Harness learns the setup's id through its environment and starts only when the marker is there.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from oce.contracts.refusals import DriverRefusal, WorkspaceSetupRefused
+from oce.domain.failures import Tempo
+from oce.drivers.openshell import workspace_program
+from oce.drivers.openshell.observation import phase_name
+from oce.drivers.openshell.settings import HARNESS_HOME, KubernetesPlace, Settings
+
+if TYPE_CHECKING:
+    from oce.domain.resources import Harness, Json
+    from oce.domain.secret import SecretText
+    from oce.drivers.openshell.records import SandboxRecord
+    from oce.drivers.openshell.rendering import Rendering
+    from oce.drivers.openshell.wire import Gateway
+
+PYTHON: Final = "/usr/bin/python3"
+TIMEOUT_SECONDS: Final = 300
+PROGRAM: Final = Path(workspace_program.__file__).read_text(encoding="utf-8")
+
+
+def validate(settings: Settings, harness: Harness, configuration: Json) -> None:
+    """Refuse initial files that could not land in the Agent's workspace. Pure. Raises WorkspaceSetupRefused."""
+    if harness.mode != "dedicated":
+        raise WorkspaceSetupRefused("only dedicated Harnesses have a workspace of their own")
+    place = settings.place
+    if isinstance(place, KubernetesPlace) and place.data_mount.read_only:
+        raise WorkspaceSetupRefused("the workspace mount is read-only")
+    agents = configuration.get("agents") if isinstance(configuration, dict) else None
+    defaults = agents.get("defaults") if isinstance(agents, dict) else None
+    workspace = defaults.get("workspace") if isinstance(defaults, dict) else None
+    if workspace not in {None, settings.data_mount_path}:
+        raise WorkspaceSetupRefused("the Configuration names another workspace")
+
+
+async def initialise(
+    gateway: Gateway,
+    settings: Settings,
+    wanted: Rendering,
+    record: SandboxRecord,
+    payload: SecretText,
+) -> bool:
+    """Initialise a READY Sandbox; False when it is not READY yet and a later pass has to.
+
+    Every failure is one sentence without content. Raises WorkspaceSetupRefused, DriverRefusal, GatewayFailure.
+    """
+    if phase_name(record.phase) != "READY":
+        return False
+    code = await gateway.exec_sandbox(
+        wanted.workspace,
+        wanted.sandbox,
+        (PYTHON, "-I", "-S", "-c", PROGRAM),
+        environment={"HOME": HARNESS_HOME, "OPENCLAW_WORKSPACE_DIR": settings.data_mount_path},
+        stdin=payload,
+        timeout_seconds=TIMEOUT_SECONDS,
+    )
+    if code == workspace_program.REFUSED:
+        raise WorkspaceSetupRefused("the workspace belongs to another setup")
+    if code != workspace_program.DONE:
+        raise DriverRefusal(
+            "DEPENDENCY_UNAVAILABLE", Tempo.RETRY, "the workspace could not be initialised"
+        )
+    return True
