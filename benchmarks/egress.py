@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import uvloop
 
@@ -65,7 +65,7 @@ class Caller(asyncio.Protocol):
     """One connection with one request under way; `done(first)` is called with the time of the answer's first body byte."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)
         self._answer: asyncio.Future[float] | None = None
         self._buffer = bytearray()
         self._first = 0.0
@@ -200,7 +200,7 @@ def _table(
     summary = {}
     for name, found in rates.items():
         latencies = [one for _, _, some in found for one in some]
-        rate, cpu = (median([one[n] for one in found]) for n in (0, 1))
+        rate, cpu = median([one[0] for one in found]), median([one[1] for one in found])
         first = median(firsts[name])
         summary[name] = (rate, cpu, first)
         table.row(

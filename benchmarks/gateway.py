@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 pb = openshell_pb2
-SCOPE = {"workspace_scope": datamodel_pb2.WorkspaceSelector(workspace="default")}
+SCOPE: dict[str, Any] = {"workspace_scope": datamodel_pb2.WorkspaceSelector(workspace="default")}
 DOMAIN = "openshell.localhost"
 CODEX_INSIDE = "/opt/oce/codex"
 
@@ -81,8 +81,7 @@ class Calls:
         """Delete Sandboxes and wait until they are gone."""
         for name in names:
             self.call("DeleteSandbox", pb.DeleteSandboxRequest(name=name, **SCOPE))
-        for name in names:
-            until(lambda name=name: self._absent(name), pause=0.01)
+        until(lambda: all(self._absent(name) for name in names), pause=0.01)
 
     def _absent(self, name: str) -> bool:
         try:

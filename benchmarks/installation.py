@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.gateway import Calls, folder, free_port, listens
-from benchmarks.measure import until
+from benchmarks.measure import descendants, processes, until
 from oce.client.api import AGENT, CONFIGURATION, SECRET, SOURCE, Client
 from oce.client.context import Contexts
 from oce.dev.state import StateDirectory
@@ -54,6 +54,22 @@ class Installation:
         return {
             path.stem: int(path.read_text().split()[0]) for path in self.state.run.glob("*.pid")
         }
+
+    def programs(self) -> dict[str, list[int]]:
+        """Return the pids of each long-running program by name, PostgreSQL's processes together."""
+        table, root = processes(), str(self.state.root)
+        postmaster = int((self.state.postgres / "data" / "postmaster.pid").read_text().split()[0])
+        found = {"postgresql (all)": sorted(descendants([postmaster], table))}
+        for name, pid in sorted(self.pids().items()):
+            found.setdefault(name, [pid])
+        for pid, (parent, command) in table.items():
+            if "oce.sandboxd.egress" in command and root in command:
+                found["egress"] = [pid]
+            elif "confine.spawner" in command and parent == self.pids().get("sandboxd"):
+                found["spawner"] = [pid]
+            elif "oce.dev.daemon" in command and root in command:
+                found["supervisor"] = [pid]
+        return found
 
 
 @contextlib.contextmanager

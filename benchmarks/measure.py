@@ -100,8 +100,11 @@ def until(condition: Callable[[], object], seconds: float = 30.0, pause: float =
 
 
 def cpu_seconds(pid: int) -> float:
-    """Return the CPU time a process has used, all threads."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    """Return the CPU time a process has used, all threads; 0 for one that is gone."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    except OSError:
+        return 0.0
     return (int(fields[11]) + int(fields[12])) / TICKS
 
 

@@ -38,22 +38,8 @@ def run(*, quick: bool) -> list[Table]:  # noqa: ARG001 - there is nothing to sh
 
 
 def _programs(one: Installation) -> dict[str, tuple[float, float]]:
-    """Return program name to (RSS, PSS), PostgreSQL's processes summed."""
-    table = processes()
-    found: dict[str, tuple[float, float]] = {}
-    root = str(one.state.root)
-    postmaster = int((one.state.postgres / "data" / "postmaster.pid").read_text().split()[0])
-    found["postgresql (all)"] = _sum(descendants([postmaster], table))
-    for name, pid in sorted(one.pids().items()):
-        found.setdefault(name, memory(pid))
-    for pid, (parent, command) in table.items():
-        if "oce.sandboxd.egress" in command and root in command:
-            found["egress"] = memory(pid)
-        elif "confine.spawner" in command and parent == one.pids().get("sandboxd"):
-            found["spawner"] = memory(pid)
-        elif "oce.dev.daemon" in command and root in command:
-            found["supervisor"] = memory(pid)
-    return found
+    """Return program name to (RSS, PSS)."""
+    return {name: _sum(set(pids)) for name, pids in one.programs().items()}
 
 
 def _sum(pids: set[int]) -> tuple[float, float]:

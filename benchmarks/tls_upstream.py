@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import ssl
+from typing import cast
 
 import uvloop
 
@@ -31,7 +32,7 @@ class Server(asyncio.Protocol):
         self._buffer = bytearray()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data

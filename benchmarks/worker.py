@@ -71,7 +71,7 @@ def run(*, quick: bool) -> list[Table]:
     with postgres() as plan:
         with psycopg.connect(plan.url("postgres"), autocommit=True) as connection:
             connection.execute(_SETUP)
-        rows, rounds = (400, 2) if quick else (2000, 5)
+        rows, rounds = (400, 2) if quick else (1000, 5)
         return [uvloop.run(_measure(plan, rows, rounds))]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -125,6 +126,36 @@ def test_a_killed_foreground_takes_its_machine_down(elsewhere: tuple[Path, Shell
     process.wait()
     process.stdout.close()
     until(lambda: not traces_of(state.root)[:-1], "everything is taken back")
+
+
+def test_a_supervisor_killed_in_the_middle_of_its_start(elsewhere: tuple[Path, Shell]):
+    root, shell = elsewhere
+    state = StateDirectory(root / "state")
+    state.root.mkdir()
+    state.operator_file.write_text("durable = false\n")
+    for sign in (
+        "run/worker.pid",
+        "postgres/data.*",
+        "postgres/data/postmaster.pid",
+        "run/api.pid",
+    ):
+        start = subprocess.Popen(
+            [str(OCC), "up", "--detach"],
+            env=shell.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
+        until(lambda sign=sign: any(state.root.glob(sign)), sign)
+        os.kill(json.loads((state.run / "lock").read_text())[0], signal.SIGKILL)
+        _, said = start.communicate(timeout=60)
+        assert start.returncode == 1
+        assert b"occ down" in said, said
+        if sign == "postgres/data/postmaster.pid":
+            assert "stopped" in shell.occ("down").out
+    shell.occ("up", "--detach")
+    shell.occ("agent", "list")
+    shell.occ("down")
 
 
 @pytest.mark.root

@@ -1,6 +1,8 @@
 """The pages stay true: links, anchors, examples, commands and generated tables are checked against the code."""
 
+import importlib
 import importlib.util
+import itertools
 import re
 import shlex
 import tomllib
@@ -12,9 +14,12 @@ import yaml
 
 from oce.cli.main import occ
 from oce.cli.starter import DEFAULT_MODEL
+from oce.contracts import drivers as contract_drivers
+from oce.contracts import sandbox as contract_sandbox
 from oce.core.configurations.schema import NETWORK_POLICY_KEY, value_problems
 from oce.dev import operator_settings
 from oce.domain.failures import CATALOGUE
+from oce.drivers.openshell.driver import OpenShellSandbox
 from oce.drivers.openshell.network_rules import admit_additions, parse_document
 from oce.installation.compose import compose
 from oce.installation.document import parse_document as parse_startup_text
@@ -110,7 +115,9 @@ def sayings():
 
 def unknown_part(line):
     """Return what of a command line `occ` does not know, or None."""
-    words = shlex.split(line.split(" | ")[0].split(";")[0], comments=True)[1:]
+    words = list(itertools.takewhile(lambda word: word != "|", shlex.split(line, comments=True)))[
+        1:
+    ]
     command, context, path = occ, click.Context(occ), ["occ"]
     known = {option for param in occ.params for option in param.opts}
     takes_value = {option for param in occ.params for option in param.opts if not is_flag(param)}
@@ -172,9 +179,10 @@ def test_configuration_examples_are_accepted():
     assert seen
 
 
-def test_sandboxd_examples_are_accepted(tmp_path):
-    gateway, operator = blocks(ROOT / "docs/reference/sandboxd.md", "toml")
+def test_toml_examples_are_accepted(tmp_path):
+    (gateway,) = blocks(ROOT / "docs/reference/sandboxd.md", "toml")
     assert parse_config(tomllib.loads(gateway)).mount_sources
+    (operator,) = blocks(ROOT / "docs/reference/single-machine.md", "toml")
     (tmp_path / "operator.toml").write_text(operator)
     assert operator_settings.read(tmp_path / "operator.toml").upstreams
 
@@ -182,3 +190,42 @@ def test_sandboxd_examples_are_accepted(tmp_path):
 def test_pages_name_the_model_that_new_agents_get():
     for page in PAGES:
         assert set(re.findall(r"gpt-[0-9][\w.-]*\w", page.read_text())) <= {DEFAULT_MODEL}, page
+
+
+def resolves(name):
+    """Tell whether a dotted name is a module of ours, or something reachable from one."""
+    parts = name.split(".")
+    for length in range(len(parts), 0, -1):
+        try:
+            found = importlib.import_module(".".join(parts[:length]))
+        except ModuleNotFoundError:
+            continue
+        for part in parts[length:]:
+            found = getattr(found, part, None)
+        return found is not None
+    return False
+
+
+def test_names_of_modules_and_functions_exist():
+    wrong = {
+        (named(page), name)
+        for page in PAGES
+        for name in re.findall(r"`(oce(?:\.\w+)+)`", page.read_text())
+        if not resolves(name)
+    }
+    assert wrong == set()
+
+
+def test_the_contract_page_lists_every_ability_and_its_members():
+    page = (ROOT / "docs/contracts/sandbox.md").read_text()
+    rows = dict(re.findall(r"^\| `(\w+)` \| (`.+?`) \|", page, re.MULTILINE))
+    abilities = {
+        name
+        for name, value in vars(contract_sandbox).items()
+        if getattr(value, "_is_protocol", False) and value is not contract_sandbox.SandboxDriver
+        if value.__module__ == contract_sandbox.__name__ and name in vars(contract_drivers)
+    }
+    assert set(rows) == abilities
+    for members in rows.values():
+        for member in re.findall(r"`(\w+)`", members):
+            assert hasattr(OpenShellSandbox, member)

@@ -21,8 +21,8 @@ def test_a_module_is_short_and_says_what_it_is(module):
 
 def test_diagram_node_ids_are_unique():
     for page in (ROOT / "docs" / "flows").glob("*.md"):
-        for diagram in re.findall(r"```mermaid\n(.*?)```", page.read_text(), re.S):
-            defined = re.findall(r"^\s*([A-Za-z]\w*)[\[{(]", diagram, re.M)
+        for diagram in re.findall(r"```mermaid\n(.*?)```", page.read_text(), re.DOTALL):
+            defined = re.findall(r"^\s*([A-Za-z]\w*)[\[{(]", diagram, re.MULTILINE)
             assert len(defined) == len(set(defined)), page.name
 
 

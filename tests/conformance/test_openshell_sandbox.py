@@ -6,19 +6,33 @@ import base64
 import hashlib
 import re
 import uuid
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
 import pytest
 
 from oce.domain.secret import SecretText
-from oce.testing.openshell_bench import CANARY, TOKEN, Bench, a_namespace, a_revision, a_source
+from oce.testing.conformance_table import render
+from oce.testing.memory_objects import MemoryPrivateObjects
+from oce.testing.openshell_bench import (
+    CANARY,
+    DOCUMENT,
+    SETUP_TOKEN,
+    TOKEN,
+    Bench,
+    a_namespace,
+    a_revision,
+    a_source,
+)
 from oce.testing.openshell_machine import harness_contexts, machine
-from oce.testing.sandbox_conformance import SandboxConformance, Subject
+from oce.testing.sandbox_conformance import RULES as PINNED
+from oce.testing.sandbox_conformance import Case, SandboxConformance, Subject
 from oce.testing.scripted_gateway import ScriptedGateway, status
 
 RULES = Path(__file__).resolve().parents[2] / "docs" / "contracts" / "sandbox.md"
-CARRIES_SECRETS = {"CreateProvider", "UpdateProvider"}
+PRIVATE = {"CreateProvider", "UpdateProvider", "ExecSandbox"}
+"""The requests that carry a secret on purpose."""
 
 
 async def _serving(head, writer):
@@ -43,6 +57,8 @@ class TestOverTheScriptedGateway(SandboxConformance):
         await gateway.start()
         bench = Bench(gateway)
         await bench.prepare()
+        bench.stage_node()
+        bench.stage_files()
 
         def restart():
             bench.restart()
@@ -53,11 +69,7 @@ class TestOverTheScriptedGateway(SandboxConformance):
             return [name for _, name in held if not name.startswith("oce-cs-")]
 
         def transcript():
-            return [
-                str(message)
-                for method, message in gateway.requests
-                if method not in CARRIES_SECRETS or not message.provider.credentials
-            ]
+            return [str(message) for method, message in gateway.requests if method not in PRIVATE]
 
         def tamper():
             gateway.state.sandboxes[bench.workspace, bench.sandbox].spec.command.append("x")
@@ -77,7 +89,10 @@ class TestOverTheScriptedGateway(SandboxConformance):
             namespace=bench.namespace(),
             harness=bench.harness(),
             status=bench.status(),
-            secrets=(CANARY, TOKEN),
+            secrets=(CANARY, TOKEN, DOCUMENT, SETUP_TOKEN),
+            native=bench.native(),
+            enrolled=bench.native(enrolled=True),
+            files=bench.with_files(),
             objects=objects,
             transcript=transcript,
             tamper=tamper,
@@ -109,6 +124,9 @@ class TestOverSandboxd(SandboxConformance):
             namespace=harness,
             harness=harness,
             status=wanted,
+            secrets=(DOCUMENT,),
+            files=_with_files(harness),
+            transcript=lambda: [sandboxd.log],
             objects=lambda: _objects(gateway),
         )
         await box.ensure_namespace(harness)
@@ -116,6 +134,15 @@ class TestOverSandboxd(SandboxConformance):
         yield subject
         for client in clients:
             await client.close()
+
+
+def _with_files(harness):
+    bench = Bench.__new__(Bench)
+    bench.private = MemoryPrivateObjects()
+    bench.stage_files()
+    setup = bench.with_files().requirements.workspace_setup
+    requirements = replace(harness.requirements, workspace_setup=setup)
+    return replace(harness, requirements=requirements, private=bench.private)
 
 
 def _remember(clients, made):
@@ -129,13 +156,27 @@ async def _objects(gateway):
     return [item.meta.name for item in held if not item.meta.name.startswith("oce-cs-")]
 
 
-def test_every_rule_of_the_contract_page_has_a_test_and_no_test_invents_one():
+def test_every_rule_has_a_test_of_its_present_text_and_no_test_invents_one():
+    rows = re.findall(r"^\| (SBX-\d+) \| (.*?) \| (.*?) \|$", RULES.read_text(), re.MULTILINE)
     written = {
-        int(number) for number in re.findall(r"^\| SBX-(\d+) \|", RULES.read_text(), re.MULTILINE)
+        number: hashlib.sha256(f"{text}|{level}".encode()).hexdigest()[:12]
+        for number, text, level in rows
     }
-    tested = {
-        int(found[1])
-        for name in dir(SandboxConformance)
-        if (found := re.match(r"test_sbx_(\d+)_", name))
+    assert written == PINNED, "a rule changed: change its test, then its pin"
+    tests = [name for name in dir(SandboxConformance) if name.startswith("test_")]
+    tested = {"SBX-" + re.match(r"test_sbx_(\d+)_", name)[1] for name in tests}
+    assert tested == written.keys()
+    assert all(isinstance(getattr(SandboxConformance, n).conformance, Case) for n in tests)
+
+
+def test_the_table_shows_the_worst_of_each_cell():
+    outcomes = {
+        ("cleanup", "hidden"): ["passed", "failed"],
+        ("cleanup", "kept"): ["passed", "passed"],
+        ("facets", "kept"): ["skipped"],
     }
-    assert written == tested
+    assert render(outcomes) == [
+        "member   hidden  kept",
+        "cleanup  FAILED  ok x2",
+        "facets   -       n/a",
+    ]

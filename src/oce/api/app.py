@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 
 from oce.api.openapi import document_of
 from oce.api.pipeline import Pipeline, not_routed
-from oce.api.routes import access, agents, material, namespaces
+from oce.api.routes import access, agents, material, namespaces, policies
 
 if TYPE_CHECKING:
     from oce.core.platform import Platform
@@ -30,7 +30,7 @@ def create_app(platform: Platform, *, metrics: HttpMetrics | None = None) -> Fas
         redirect_slashes=False,
     )
     app.state.platform = platform
-    for module in (namespaces, material, agents, access):
+    for module in (namespaces, material, agents, policies, access):
         app.include_router(module.routes)
     app.add_exception_handler(HTTPException, not_routed)
     app.add_middleware(Pipeline, metrics=metrics)

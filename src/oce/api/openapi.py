@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fastapi.openapi.utils import get_openapi
 
-from oce.api.views import ErrorEnvelope
+from oce.api.views import ErrorEnvelope, RehearsedEnvelope
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -53,13 +53,26 @@ def document_of(app: FastAPI) -> dict[str, Any]:
     envelope = ErrorEnvelope.model_json_schema(ref_template=_SCHEMAS + "{model}")
     schemas.update(envelope.pop("$defs"))
     schemas["ErrorEnvelope"] = envelope
+    rehearsed = RehearsedEnvelope.model_json_schema(ref_template=_SCHEMAS + "{model}")
+    schemas.update(rehearsed.pop("$defs"))
+    schemas["RehearsedEnvelope"] = rehearsed
     for unused in ("HTTPValidationError", "ValidationError"):
         schemas.pop(unused, None)
     for operations in document["paths"].values():
         for operation in operations.values():
             operation["responses"].pop("422", None)
             operation["responses"].update(_error_responses())
+            if any(item["name"] == "dryRun" for item in operation.get("parameters", ())):
+                _add_rehearsed(operation["responses"])
     return dict(document)
+
+
+def _add_rehearsed(responses: dict[str, Any]) -> None:
+    """Let 200 be the answer to a dry run too."""
+    found = responses.setdefault("200", {"description": "A dry run found nothing wrong."})
+    media = found.setdefault("content", {}).setdefault("application/json", {})
+    dry = {"$ref": f"{_SCHEMAS}RehearsedEnvelope"}
+    media["schema"] = {"anyOf": [media["schema"], dry]} if "schema" in media else dry
 
 
 def _error_responses() -> dict[str, Any]:

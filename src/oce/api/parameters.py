@@ -15,6 +15,7 @@ from oce.api.errors import envelope, json_response
 from oce.api.pipeline import StrictRoute
 from oce.core.paging import LIMIT_DEFAULT, LIMIT_MAX, Page, PageRequest
 from oce.core.platform import Actor, Platform
+from oce.core.rehearsal import rehearse
 from oce.domain.names import NAME_MAX
 
 T = TypeVar("T")
@@ -44,6 +45,14 @@ def _aware(value: object) -> object:
     return moment
 
 
+def _boolean(value: object) -> object:
+    """Query switches are `true` and `false`, nothing else."""
+    if isinstance(value, str) and value not in {"true", "false"}:
+        raise PydanticCustomError("INVALID_TYPE", "boolean")
+    return value
+
+
+Boolean = BeforeValidator(_boolean)
 Decimal = BeforeValidator(_decimal)
 Moment = Annotated[datetime, BeforeValidator(_aware)]
 PathReference = Annotated[
@@ -54,6 +63,21 @@ PathReference = Annotated[
 # Dependencies are coroutines although they wait for nothing: FastAPI runs plain functions in a thread, two hops a request.
 async def _platform(request: Request) -> Platform:
     return cast("Platform", request.app.state.platform)
+
+
+async def _changeable(
+    request: Request,
+    dry_run: Annotated[
+        bool,
+        Query(
+            alias="dryRun",
+            description="Judge the whole request and change nothing; the answer has no data.",
+        ),
+        Boolean,
+    ] = False,
+) -> Platform:
+    platform = await _platform(request)
+    return rehearse(platform) if dry_run else platform
 
 
 async def _actor(request: Request) -> Actor:
@@ -81,6 +105,8 @@ async def _generation(
 
 
 CurrentPlatform = Annotated[Platform, Depends(_platform)]
+ChangeablePlatform = Annotated[Platform, Depends(_changeable)]
+"""The platform of a route that changes something: under `?dryRun=true` one on which nothing changes."""
 CurrentActor = Annotated[Actor, Depends(_actor)]
 Paging = Annotated[PageRequest, Depends(_page)]
 ExpectedGeneration = Annotated[int | None, Depends(_generation)]

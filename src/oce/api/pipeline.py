@@ -20,9 +20,17 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from oce.api import documents, problems
-from oce.api.errors import ApiError, Problem, error_response, pointer
+from oce.api.errors import (
+    ApiError,
+    Problem,
+    envelope,
+    error_response,
+    json_response,
+    pointer,
+)
 from oce.api.refusals import translate
 from oce.core.access.queries import authenticate
+from oce.core.rehearsal import Rehearsed
 from oce.domain.ids import IdKind, new_id
 from oce.domain.secret import SecretText
 from oce.observability.logging import get_logger
@@ -171,6 +179,8 @@ class StrictRoute(APIRoute):
                 _check_query(request, query_names)
                 await _read_body(request, takes_body=takes_body, needs_body=needs_body)
                 return await inner(request)
+            except Rehearsed:
+                return json_response(envelope(None, request.request_id, dryRun=True))
             except RequestValidationError as error:
                 refusal = problems.from_pydantic(error.errors(), request.document)
             except Exception as error:  # noqa: BLE001 # the edge: whatever it is gets the one error shape

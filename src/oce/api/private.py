@@ -1,9 +1,6 @@
 """The private listener: health, metrics, and the question that the Agent Gateway asks.
 
 It binds to loopback or a Pod's own address and is never routed to from outside. `/internal/agent-access` has its own bearer token, read
-from prometheus_client import CollectorRegistry
-
-from oce.core.platform import Platform
 from a 0600 file; the comparison is constant-time and the 401 says nothing. This is not the public API: nothing here is versioned.
 """
 

@@ -25,6 +25,7 @@ from oce.domain.resources import (
 KEY_DAYS_MIN_SECONDS: Final = 86_400
 KEY_MAX_SECONDS: Final = 31_536_000
 _KEY_NAME_MAX: Final = 32
+POLICY_ADDITIONS_MAX: Final = 64
 _OPAQUE_MAX: Final = 200
 
 _NAME_PATTERN: Final = (
@@ -232,6 +233,12 @@ class AgentUpdate(Closed):
     execution_mode: Literal["embedded", "dedicated"] | None = None
     harness_auth: HarnessAuthBody | None = None
     credential_sources: Sources | None = None
+
+
+class NetworkPolicySet(Closed):
+    """PUT …/network-policy: the whole list; the Sandbox Driver judges the rules."""
+
+    additions: Annotated[list[dict[str, Any]], Field(max_length=POLICY_ADDITIONS_MAX)]
 
 
 class PermissionBody(Closed):

@@ -30,6 +30,13 @@ class Envelope(BaseModel, Generic[T]):
     meta: Meta
 
 
+class RehearsedEnvelope(BaseModel):
+    """The answer to `?dryRun=true`: the request would be carried out. What it would make has no id yet, so there is no data."""
+
+    data: None
+    meta: Meta
+
+
 class ErrorDetail(TypedDict):
     """Where a request is wrong."""
 
@@ -364,6 +371,97 @@ class AuditEventView(TypedDict):
     decisionReason: NotRequired[str]
     authorization: NotRequired[Any]
     details: dict[str, Any]
+
+
+class PolicyDraftView(TypedDict):
+    """The additions of an Agent's draft and the Configuration that holds them; `generation` is the ETag."""
+
+    configurationId: str
+    generation: int
+    additions: list[Any]
+
+
+class PolicyInForceView(TypedDict):
+    """By the control plane's records: as admitted with the revision, or as the newest confirmed live change left it."""
+
+    revisionId: str
+    origin: Literal["admitted", "applied"]
+    operationId: NotRequired[str]
+    unconfirmedOperationId: NotRequired[str]
+    driverId: str
+    version: int
+    defaults: Any
+    additions: Any
+
+
+class PolicyObservationView(TypedDict):
+    """What the provider said just now; `matches`: its policy is exactly the candidate."""
+
+    providerVersion: str
+    policyVersion: int
+    loadState: Literal["pending", "loaded", "failed", "superseded"]
+    matches: bool
+
+
+class PolicyLiveView(TypedDict):
+    """`observed` with its evidence, else `unobserved` with the reason."""
+
+    status: Literal["observed", "unobserved"]
+    observedAt: str
+    observation: NotRequired[PolicyObservationView]
+    reason: NotRequired[str]
+
+
+class NetworkPolicyView(TypedDict):
+    """An Agent's network policy: draft, in force, live. `draftApplied` is null when nothing is active."""
+
+    agentId: str
+    draft: PolicyDraftView
+    inForce: PolicyInForceView | None
+    draftApplied: bool | None
+    live: PolicyLiveView
+
+
+class PolicyApplicationView(TypedDict):
+    """A live change. `pending`: accepted and not seen loaded and active yet; repeating the request looks again."""
+
+    operationId: str
+    revisionId: str
+    state: Literal["confirmed", "pending"]
+    configurationGeneration: int
+    observation: PolicyObservationView
+
+
+class RecommendationView(TypedDict):
+    """One suggestion of the provider; every text may come from the workload."""
+
+    id: str
+    state: str
+    host: str
+    port: int
+    binary: str
+    reason: str
+    observations: NotRequired[int]
+
+
+class RecommendationsView(TypedDict):
+    """Suggestions are untrusted: nobody admitted them, and a workload can provoke them."""
+
+    revisionId: str
+    untrusted: Literal[True]
+    recommendations: list[RecommendationView]
+
+
+class PolicyAnswerView(TypedDict):
+    """Allowed or denied, by which rule; `addition` is a rule for the draft that was tried and does allow it."""
+
+    allowed: bool
+    rule: str
+    sentence: str
+    basis: Literal["active", "draft"]
+    revisionId: NotRequired[str]
+    addition: NotRequired[Any]
+    note: NotRequired[str]
 
 
 class LogRecordView(TypedDict):

@@ -10,8 +10,9 @@ import click
 from oce.cli.chat import chat
 from oce.cli.files import read_document
 from oce.cli.output import Column, printable, show, show_deleted, show_list
+from oce.cli.policies import policy
 from oce.cli.progress import DEPLOYMENT_COLUMNS, follow, until
-from oce.cli.resources import FILE, LIMIT, NAME, WAIT, add_verbs, group, is_gone
+from oce.cli.resources import DRY_RUN, FILE, LIMIT, NAME, WAIT, add_verbs, group, is_gone
 from oce.cli.session import namespace_option, output_option, session_of
 from oce.cli.starter import DEFAULT_MODEL, manifest
 from oce.cli.times import moment
@@ -59,6 +60,7 @@ def harness_text(report: dict[str, Any] | None) -> str:
 agent = group("agent", "Agents: create, deploy, stop, observe, talk to.")
 add_verbs(agent, AGENT, COLUMNS, verbs=("list",))
 agent.add_command(chat)
+agent.add_command(policy)
 
 
 def _observed(session: Session, name: str) -> dict[str, Any]:
@@ -146,10 +148,15 @@ def delete(ctx: click.Context, name: str, *, wait: bool) -> None:
 @agent.command()
 @NAME
 @_FOLLOW
+@DRY_RUN
 @click.pass_context
-def deploy(ctx: click.Context, name: str, *, wait: bool) -> None:
+def deploy(ctx: click.Context, name: str, *, wait: bool, dry_run: bool) -> None:
     """Put the draft in place. The predecessor serves until the new revision does."""
     session = session_of(ctx)
+    if dry_run:
+        session.client.deploy(name, dry_run=True)
+        click.echo(f"A deploy of {name} would be admitted. Nothing was changed.")
+        return
     revision = session.client.deploy(name)
     if wait:
         follow(session, name, str(revision["id"]))

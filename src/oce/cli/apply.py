@@ -149,20 +149,57 @@ def _secret_value(item: Manifest) -> str:
     return read_value(str(Path(item.folder, str(source["file"]))))
 
 
-def carry_out(session: Session, step: Step) -> Resource:
-    """Do one step and return the resource. The update of what was read names its generation, so nobody's change is lost."""
+def carry_out(session: Session, step: Step, *, dry_run: bool = False) -> Resource:
+    """Do one step and return the resource. The update of what was read names its generation, so nobody's change is lost.
+
+    In a dry run the server judges the same request and changes nothing; a Secret's value stays here, another one stands for it.
+    """
     item = step.manifest
     if step.action == "unchanged" and step.there is not None:
         return step.there
     body = dict(step.body)
     if item.kind is SECRET:
-        body["value"] = _secret_value(item)
+        value = _secret_value(item)
+        body["value"] = "dry-run" if dry_run else value
         if step.there is not None:
-            return session.client.update(SECRET, item.name, {"value": body["value"]})
+            return session.client.update(
+                SECRET, item.name, {"value": body["value"]}, dry_run=dry_run
+            )
     if step.there is None:
-        return session.client.create(item.kind, body)
+        return session.client.create(item.kind, body, dry_run=dry_run)
     generation = None if item.kind is SOURCE else step.there.get("generation")
-    return session.client.update(item.kind, str(step.there["id"]), body, generation=generation)
+    return session.client.update(
+        item.kind, str(step.there["id"]), body, generation=generation, dry_run=dry_run
+    )
+
+
+def rehearse(session: Session, steps: list[Step], *, deploy: bool) -> None:
+    """Let the server judge every step that needs nothing which another step would make first. Raises what the steps raise.
+
+    What cannot be judged yet is named on standard error, never passed over.
+    """
+    made: set[str] = set()
+    for step in steps:
+        waits_for = sorted(made & set(manifests.references(step.manifest)))
+        if waits_for:
+            click.echo(
+                f"Not judged yet: {step.manifest.label} needs {', '.join(waits_for)}.", err=True
+            )
+        else:
+            carry_out(session, step, dry_run=True)
+        if step.action == "create" or waits_for:
+            made.add(step.manifest.label)
+    changed = any(step.action != "unchanged" for step in steps)
+    for step in steps if deploy else ():
+        if step.manifest.kind is not AGENT:
+            continue
+        if changed:
+            click.echo(
+                f"Not judged yet: the deploy of {step.manifest.label} takes what is applied before it.",
+                err=True,
+            )
+        else:
+            session.client.deploy(step.manifest.name, dry_run=True)
 
 
 def describe(step: Step) -> str:
@@ -201,7 +238,11 @@ def _refuse(steps: list[Step]) -> None:
 
 @click.command(cls=ResourceCommand)
 @_FILES
-@click.option("--dry-run", is_flag=True, help="Show what would change and change nothing.")
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Show what would change, let the server judge it, and change nothing.",
+)
 @_REPLACE
 @click.option(
     "--deploy",
@@ -226,6 +267,8 @@ def apply(  # the options of one command
     steps = plan(session, read(paths), update_secrets=update_secrets)
     if dry_run:
         _show_plan(session, steps)
+        _refuse(steps)
+        rehearse(session, steps, deploy=deploy)
         return
     _refuse(steps)
     rows: list[Resource] = []

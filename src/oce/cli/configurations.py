@@ -39,14 +39,14 @@ def _request(path: str) -> Resource:
 @FILE
 @click.pass_context
 def create(ctx: click.Context, path: str) -> None:
-    r"""Store a Configuration.
+    """Store a Configuration.
 
     \b
     The smallest file:
       kind: Configuration
       name: assistant
       values: {…}
-    """
+    """  # noqa: D301 - click's mark is the backspace character
     session = session_of(ctx)
     show(session, session.client.create(CONFIGURATION, _request(path)), COLUMNS)
 

@@ -145,6 +145,22 @@ def _secret_refs(fields: dict[str, Any], namespace: str) -> dict[str, Any]:
     }
 
 
+def references(manifest: Manifest) -> list[str]:
+    """Return the labels of what a document names, as far as they are names. Raises ManifestError."""
+    found: list[tuple[Kind, object]] = []
+    if manifest.kind is SOURCE:
+        found += [(SECRET, name) for name in manifest.mapping("secrets").values()]
+    elif manifest.kind is CONFIGURATION:
+        found += [(SECRET, name) for name in manifest.mapping("secretBindings").values()]
+    elif manifest.kind is AGENT:
+        found.append((CONFIGURATION, manifest.text("configuration", manifest.name)))
+        found += [(SOURCE, item["sourceId"]) for item in _sources(manifest)]
+        auth = manifest.mapping("harnessAuth") if manifest.members.get("harnessAuth") else {}
+        by_source = auth.get("method") == "credential_source"
+        found.append((SOURCE if by_source else SECRET, auth.get("source")))
+    return [f"{kind.word} {name}" for kind, name in found if name]
+
+
 def request(manifest: Manifest, namespace: str) -> Resource:
     """Return the request that creates this resource, without a Secret's value."""
     body: Resource = {"name": manifest.name}

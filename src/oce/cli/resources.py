@@ -28,6 +28,9 @@ FILE = click.option(
 )
 WAIT = click.option("--wait", is_flag=True, help="Return when it is over.")
 LIMIT = click.option("--limit", type=click.IntRange(1), help="Show at most this many.")
+DRY_RUN = click.option(
+    "--dry-run", is_flag=True, help="Let the server judge the request and change nothing."
+)
 INSTALLATION = click.option(
     "--installation",
     is_flag=True,

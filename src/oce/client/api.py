@@ -71,6 +71,14 @@ KEY: Final = Kind(
 )
 
 
+def _dry(dry_run: bool) -> dict[str, str | None]:
+    return {"dryRun": "true" if dry_run else None}
+
+
+def _if_match(generation: int | None) -> dict[str, str]:
+    return {} if generation is None else {"if-match": f'"{generation}"'}
+
+
 class Client:
     """Calls under one context. Every method raises the errors of `oce.client.errors`."""
 
@@ -156,21 +164,35 @@ class Client:
         """Read one resource."""
         return self.read(self.path_of(kind, name_or_id, installation=installation))
 
-    def read(self, path: str, **query: str | None) -> Resource:
+    def read(self, path: str, /, **query: str | None) -> Resource:
         """Read any path and return its `data`."""
         document = self._transport.request("GET", path, query=query).document
         return dict(document["data"])
 
-    def create(self, kind: Kind, body: Resource, *, installation: bool = False) -> Resource:
-        """Create a resource."""
+    def create(
+        self, kind: Kind, body: Resource, *, installation: bool = False, dry_run: bool = False
+    ) -> Resource:
+        """Create a resource; a dry run is judged by the server, changes nothing and returns {}."""
         path = self.base(kind, installation=installation)
-        return self._post(path, body, replayable=kind.replayable)
+        return self._post(path, body, replayable=kind.replayable, dry_run=dry_run)
 
-    def _post(self, path: str, body: Resource | None, *, replayable: bool) -> Resource:
+    def _post(
+        self,
+        path: str,
+        body: Resource | None,
+        *,
+        replayable: bool,
+        dry_run: bool = False,
+        generation: int | None = None,
+    ) -> Resource:
         """Send a POST; a replayable one carries a fresh `Idempotency-Key`, so that a lost answer is asked for again."""
-        headers = {"idempotency-key": f"occ-{os.urandom(16).hex()}"} if replayable else {}
-        answer = self._transport.request("POST", path, body=body, headers=headers)
-        return dict(answer.document["data"])
+        headers = _if_match(generation)
+        if replayable:
+            headers["idempotency-key"] = f"occ-{os.urandom(16).hex()}"
+        answer = self._transport.request(
+            "POST", path, query=_dry(dry_run), body=body, headers=headers
+        )
+        return dict(answer.document["data"] or {})
 
     def update(
         self,
@@ -179,25 +201,56 @@ class Client:
         body: Resource,
         *,
         generation: int | None = None,
+        dry_run: bool = False,
     ) -> Resource:
         """Change a resource; with `generation` only if it is still that one."""
-        headers = {} if generation is None else {"if-match": f'"{generation}"'}
         answer = self._transport.request(
             "PATCH",
             self.path_of(kind, name_or_id),
+            query=_dry(dry_run),
             body=body,
-            headers=headers,
+            headers=_if_match(generation),
         )
-        return dict(answer.document["data"])
+        return dict(answer.document["data"] or {})
 
     def delete(self, kind: Kind, name_or_id: str, *, installation: bool = False) -> str:
         """Delete a resource and return how it was named."""
         self._transport.request("DELETE", self.path_of(kind, name_or_id, installation=installation))
         return name_or_id
 
-    def deploy(self, agent: str) -> Resource:
+    def deploy(self, agent: str, *, dry_run: bool = False) -> Resource:
         """Admit a deployment and return the revision."""
-        return self._post(f"{self.path_of(AGENT, agent)}/deploy", None, replayable=True)
+        path = f"{self.path_of(AGENT, agent)}/deploy"
+        return self._post(path, None, replayable=True, dry_run=dry_run)
+
+    def policy_path(self, agent: str) -> str:
+        """Return the path of an Agent's network policy."""
+        return f"{self.path_of(AGENT, agent)}/network-policy"
+
+    def set_policy(
+        self, agent: str, additions: list[Any], *, generation: int | None, dry_run: bool = False
+    ) -> Resource:
+        """Replace the additions of an Agent's draft."""
+        answer = self._transport.request(
+            "PUT",
+            self.policy_path(agent),
+            query=_dry(dry_run),
+            body={"additions": additions},
+            headers=_if_match(generation),
+        )
+        return dict(answer.document["data"] or {})
+
+    def apply_policy(
+        self, agent: str, *, generation: int | None, dry_run: bool = False
+    ) -> Resource:
+        """Put the draft's additions in force on the running revision."""
+        return self._post(
+            f"{self.policy_path(agent)}/apply",
+            None,
+            replayable=True,
+            dry_run=dry_run,
+            generation=generation,
+        )
 
     def stop(self, agent: str) -> Resource:
         """Ask an Agent to stop."""

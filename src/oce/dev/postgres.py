@@ -32,6 +32,10 @@ ENVIRONMENT: Final = {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "TZ": "UTC"}
 _PATIENCE_SECONDS: Final = 2.0
 _SSL_REQUEST: Final = struct.pack("!II", 8, 80_877_103)
 """PostgreSQL's question whether it speaks TLS: the cheapest one that only a PostgreSQL answers."""
+_INITDB: Final = (
+    *("-U", "postgres", "-A", "trust", "-E", "UTF8"),
+    *("--no-locale", "--no-instructions", "--no-sync"),
+)
 _SETTINGS: Final = {
     "listen_addresses": "",
     "unix_socket_permissions": "0700",
@@ -192,21 +196,11 @@ class Postgres:
                 (self._plan.root / name).chmod(0o644)
 
     def _make_cluster(self) -> None:
-        shutil.rmtree(self._plan.data, ignore_errors=True)
-        command = [
-            str(self._binaries / "initdb"),
-            "-D",
-            str(self._plan.data),
-            "-U",
-            "postgres",
-            "-A",
-            "trust",
-            "-E",
-            "UTF8",
-            "--no-locale",
-            "--no-instructions",
-            "--no-sync",
-        ]
+        """Make the cluster beside its place and rename it, so that a killed start never leaves half of one."""
+        for torn in self._plan.root.glob("data*"):
+            shutil.rmtree(torn, ignore_errors=True)
+        fresh = self._plan.root / f"data.{os.getpid()}"
+        command = [str(self._binaries / "initdb"), "-D", str(fresh), *_INITDB]
         done = subprocess.run(  # noqa: S603 - our own program and arguments
             self._as_owner(command),
             check=False,
@@ -216,8 +210,9 @@ class Postgres:
             env=ENVIRONMENT,
         )
         if done.returncode != 0:
-            shutil.rmtree(self._plan.data, ignore_errors=True)
+            shutil.rmtree(fresh, ignore_errors=True)
             raise PostgresError(f"initdb failed: {(done.stderr or done.stdout).strip()[-600:]}")
+        fresh.rename(self._plan.data)
 
     def _arguments(self) -> list[str]:
         settings = {**_SETTINGS, "unix_socket_directories": str(self._plan.sockets)}

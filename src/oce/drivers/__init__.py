@@ -1,0 +1,1 @@
+"""The bundled Drivers, one room per vendor, independent of each other."""

@@ -46,11 +46,15 @@ class NotRunningError(PlaceError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mount:
-    """A host directory or file shown inside the Sandbox; `target` is absolute inside."""
+    """A host directory or file shown inside the Sandbox; `target` is absolute inside.
+
+    `private`: a read-only directory of the gateway's own that nobody on the host but this Sandbox may enter.
+    """
 
     source: Path
     target: str
     read_only: bool
+    private: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

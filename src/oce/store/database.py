@@ -1,9 +1,10 @@
 """The unit of work: `async with db.transact() as tx` and `async with db.read() as reader`.
 
-SQLAlchemy Core describes tables and statements; psycopg runs them, because a worker pass is a handful of tiny statements and a
-translation layer per call would cost more than the statements. Three promises:
+psycopg runs SQL text with `%(name)s` parameters, because a worker pass is a handful of tiny statements and a translation layer per call
+would cost more than the statements; SQLAlchemy describes the tables for migrations alone, so that a program that only serves never
+loads it. Three promises:
 
-* what a `transact` block did is committed together or not at all;
+* what a `transact` block did is committed together or not at all; so is the one statement of `once`;
 * a handle dies with its block, so that nothing is written after the decision to commit;
 * a COMMIT whose answer is lost is reported as `UnknownOutcome` and never repeated.
 
@@ -14,13 +15,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any, Final, LiteralString
-from weakref import WeakKeyDictionary
+from typing import TYPE_CHECKING, Any, LiteralString
 
 import psycopg
-from sqlalchemy import insert
-from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
-from sqlalchemy.sql.elements import ClauseElement
 
 from oce.store.errors import StoreUnavailable, UnknownOutcome, translate
 from oce.store.pool import Connection, Pool, connect
@@ -28,28 +25,8 @@ from oce.store.pool import Connection, Pool, connect
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from sqlalchemy import Table
-
 Row = dict[str, Any]
 """A result row by column name; jsonb is decoded, times are timezone-aware UTC."""
-Query = str | ClauseElement
-"""SQL text with `%(name)s` parameters, or a SQLAlchemy statement whose parameters are `bindparam(name)`."""
-
-_DIALECT: Final = PGDialect_psycopg()  # type: ignore[no-untyped-call] # SQLAlchemy leaves dialect constructors untyped
-_COMPILED: WeakKeyDictionary[ClauseElement, tuple[str, dict[str, Any]]] = WeakKeyDictionary()
-_INSERTS: dict[tuple[str, tuple[str, ...]], str] = {}
-
-
-def _text(query: Query) -> tuple[str, dict[str, Any]]:
-    if isinstance(query, str):
-        return query, {}
-    known = _COMPILED.get(query)
-    if known is None:
-        compiled = query.compile(dialect=_DIALECT)
-        literals = {k: v for k, v in compiled.params.items() if v is not None}
-        known = (str(compiled), literals)
-        _COMPILED[query] = known
-    return known
 
 
 class Reader:
@@ -59,32 +36,28 @@ class Reader:
         self._connection: Connection | None = connection
         self._pool = pool
 
-    async def _run(
-        self, query: Query, params: dict[str, Any]
-    ) -> psycopg.AsyncCursor[dict[str, Any]]:
+    async def _run(self, query: str, params: dict[str, Any]) -> psycopg.AsyncCursor[Row]:
         connection = self._connection
         if connection is None:
             raise RuntimeError("this handle was used after its block ended")
-        text, literals = _text(query)
-        values = {**literals, **params} if literals else params
         try:
-            return await connection.execute(text, values)
+            return await connection.execute(query, params)
         except psycopg.Error as error:
             if self._pool is None or not connection.closed:
                 raise translate(error) from error
         # The server cut a connection of a reader; a read is safe to repeat, once, on a fresh one.
         fresh = self._connection = await self._pool.renew(connection)
         try:
-            return await fresh.execute(text, values)
+            return await fresh.execute(query, params)
         except psycopg.Error as error:
             raise translate(error) from error
 
-    async def one(self, query: Query, /, **params: object) -> Row | None:
+    async def one(self, query: str, /, **params: object) -> Row | None:
         """Return the first row, or None."""
         cursor = await self._run(query, params)
         return await cursor.fetchone()
 
-    async def all(self, query: Query, /, **params: object) -> list[Row]:
+    async def all(self, query: str, /, **params: object) -> list[Row]:
         """Return every row; a query that can be large carries its own LIMIT."""
         cursor = await self._run(query, params)
         return await cursor.fetchall()
@@ -97,19 +70,10 @@ class Reader:
 class Tx(Reader):
     """Reads and writes inside one transaction."""
 
-    async def run(self, query: Query, /, **params: object) -> int:
+    async def run(self, query: str, /, **params: object) -> int:
         """Run a writing statement and return how many rows it touched. Raises ConstraintViolated and the rest of the tree."""
         cursor = await self._run(query, params)
         return cursor.rowcount
-
-    async def insert(self, table: Table, /, **values: object) -> None:
-        """Insert one row; lists for jsonb columns are wrapped in `psycopg.types.json.Jsonb` by the caller."""
-        key = (table.name, tuple(values))
-        text = _INSERTS.get(key)
-        if text is None:
-            text = str(insert(table).compile(dialect=_DIALECT, column_keys=list(values)))
-            _INSERTS[key] = text
-        await self._run(text, values)
 
 
 class Listener:
@@ -218,6 +182,27 @@ class Database:
                 task.exception()
             raise
 
+    async def once(self, query: str, /, **params: object) -> list[Row]:
+        """Run one statement that is a transaction by itself and return its rows: one round trip where `transact` needs three.
+
+        Raises UnknownOutcome when the connection broke before the answer came; what `transact` raises when nothing was written.
+        A caller who is cancelled meanwhile does not know either, and the connection is closed.
+        """
+        connection = await self._pool.take_live()
+        reusable = False
+        try:
+            cursor = await connection.execute(query, params)
+            rows = await cursor.fetchall()
+            reusable = True
+        except psycopg.Error as error:
+            if connection.closed or _unanswered(error):
+                raise UnknownOutcome("the statement was not answered") from error
+            reusable = True
+            raise translate(error) from error
+        finally:
+            await self._pool.release(connection, reusable=reusable)
+        return rows
+
     async def _commit(self, connection: Connection) -> None:
         reusable = False
         try:
@@ -261,3 +246,10 @@ class Database:
             yield Listener(connection)
         finally:
             await connection.close()
+
+
+def _unanswered(error: psycopg.Error) -> bool:
+    """Tell whether the line was lost or the server went down: the statement may have been committed just before."""
+    if error.sqlstate is None:
+        return isinstance(error, psycopg.OperationalError)
+    return error.sqlstate[:2] == "08" or error.sqlstate[:3] == "57P"

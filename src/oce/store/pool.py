@@ -2,12 +2,14 @@
 
 Why our own: the worker and the API need a bound, last-in first-out reuse and one retry of a stale idle connection, nothing else. A
 connection for writing is handed out after its BEGIN was answered; a reader's first failed statement is repeated on a fresh one. So a
-restart of PostgreSQL costs a reconnect and not an error. It does not ping, resize or balance.
+restart of PostgreSQL costs a reconnect and not an error. A statement that commits by itself cannot be repeated: for it a connection is
+looked at first. It does not ping, resize or balance.
 """
 
 from __future__ import annotations
 
 import asyncio
+import select
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -72,6 +74,20 @@ class Pool:
             self._slots.release()
             raise
 
+    async def take_live(self) -> Connection:
+        """Like `take`, passing over connections that the server has cut meanwhile. Raises StoreUnavailable."""
+        await self._reserve()
+        try:
+            while self._idle:
+                connection = self._idle.pop()
+                if not _was_cut(connection):
+                    return connection
+                await connection.close()
+            return await self._connect()
+        except BaseException:
+            self._slots.release()
+            raise
+
     async def renew(self, stale: Connection) -> Connection:
         """Replace a taken connection by a fresh one in the same place. Raises StoreUnavailable."""
         await stale.close()
@@ -130,3 +146,10 @@ class Pool:
         self._closed = True
         while self._idle:
             await self._idle.pop().close()
+
+
+def _was_cut(connection: Connection) -> bool:
+    """Tell whether an idle connection has something to read: a farewell or the end, for nothing was asked. No waiting, no round trip."""
+    poll = select.poll()
+    poll.register(connection.fileno(), select.POLLIN)
+    return bool(poll.poll(0))

@@ -189,13 +189,12 @@ class WorkQueue:
         for _ in range(CLAIM_RACES + 1):
             sent = time.monotonic()
             try:
-                async with self._db.transact() as tx:
-                    row = await tx.one(
-                        queue_sql.CLAIM, max_attempts=self.max_attempts, lease=self.lease_seconds
-                    )
+                rows = await self._db.once(
+                    queue_sql.CLAIM, max_attempts=self.max_attempts, lease=self.lease_seconds
+                )
             except (ConstraintViolated, TransactionLost):
                 continue
-            return None if row is None else _claim(row, sent)
+            return _claim(rows[0], sent) if rows else None
         return None
 
     async def heartbeat(
@@ -295,16 +294,14 @@ class WorkQueue:
 
     async def release(self, claim: Claim) -> None:
         """Hand the work back untouched, at once and without evidence: an orderly shutdown."""
-        async with self._db.transact() as tx:
-            if (await tx.one(queue_sql.RELEASE, key=claim.key, token=claim.token)) is None:
-                raise ClaimLost(claim.key)
+        if not await self._db.once(queue_sql.RELEASE, key=claim.key, token=claim.token):
+            raise ClaimLost(claim.key)
 
     async def recover_stale(self, limit: int = STALE_BATCH) -> Recovered:
         """Take back expired claims, then end queued rows without attempts; two statements, each atomic for itself."""
-        async with self._db.transact() as tx:
-            expired = await tx.all(queue_sql.RECOVER, max_attempts=self.max_attempts, limit=limit)
-        async with self._db.transact() as tx:
-            stuck = await tx.all(queue_sql.EXHAUSTED, max_attempts=self.max_attempts, limit=limit)
+        bounds = {"max_attempts": self.max_attempts, "limit": limit}
+        expired = await self._db.once(queue_sql.RECOVER, **bounds)
+        stuck = await self._db.once(queue_sql.EXHAUSTED, **bounds)
         failed = sum(row["verdict"] == "exhausted" for row in expired)
         return Recovered(requeued=len(expired) - failed, failed=failed + len(stuck))
 
@@ -333,8 +330,7 @@ class WorkQueue:
         if tx is not None:
             row = await tx.one(statement, **params)
         else:
-            async with self._db.transact() as own:
-                row = await own.one(statement, **params)
+            row = next(iter(await self._db.once(statement, **params)), None)
         if row is None:
             raise ClaimLost(claim.key)
         return row

@@ -8,7 +8,7 @@ transaction only, and nothing after it (an effect outside, a second transaction)
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from oce.store.database import Database
 
@@ -24,6 +24,11 @@ class Rehearsed(BaseException):
 
 class _UndoError(Exception):
     """Makes the real transaction roll back."""
+
+
+async def _undo(tx: Tx) -> NoReturn:
+    await tx.run("SET CONSTRAINTS ALL IMMEDIATE")
+    raise _UndoError
 
 
 class Rehearsal(Database):
@@ -52,7 +57,6 @@ class Rehearsal(Database):
         try:
             async with self._real.transact() as tx:
                 yield tx
-                await tx.run("SET CONSTRAINTS ALL IMMEDIATE")
-                raise _UndoError
+                await _undo(tx)
         except _UndoError:
             raise Rehearsed from None

@@ -7,8 +7,6 @@ by the database instead of being stored. Column meanings follow `oce.domain.reso
 
 from __future__ import annotations
 
-from typing import Final
-
 from sqlalchemy import (
     BigInteger,
     Boolean,
@@ -40,10 +38,7 @@ from oce.store.columns import (
     one_of,
 )
 
-__all__ = ("SCHEMA", "WORK_CHANNEL", "metadata")
-
-WORK_CHANNEL: Final = "occ_work"
-"""NOTIFY channel of enqueued work; the payload is the work's key."""
+__all__ = ("SCHEMA", "metadata")
 
 installation = Table(
     "installation",

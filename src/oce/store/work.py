@@ -10,8 +10,6 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
-from oce.store.tables import WORK_CHANNEL
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
@@ -19,6 +17,8 @@ if TYPE_CHECKING:
     from oce.domain.resources import Json
     from oce.store.database import Reader, Row, Tx
 
+WORK_CHANNEL: Final = "occ_work"
+"""NOTIFY channel of enqueued work; the payload is the work's key."""
 WorkState = Literal["queued", "claimed", "succeeded", "failed_permanent"]
 _COLUMNS: Final = (
     "idempotency_key, work_kind, namespace_id, agent_id, revision_id, actor_id, namespace_target, agent_target,"

@@ -47,6 +47,8 @@ from oce.testing.memory_objects import MemoryPrivateObjects
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from oce.drivers.openshell.documents import Document
+    from oce.drivers.openshell.settings import Settings
     from oce.testing.scripted_gateway import ScriptedGateway
     from oce.testing.scripted_state import Proto
 
@@ -67,6 +69,18 @@ SETUP_SECRET = "workspace-setup-a1"  # noqa: S105 - an object's name
 NODE_CA = "-----BEGIN CERTIFICATE-----\nQUJD\n-----END CERTIFICATE-----\n"
 DOCUMENT = "Private words of a person, canary-6d0e"
 """An invented initial document that must never be seen outside its channel."""
+
+
+NETWORK_OBJECT: Document = {
+    "apiVersion": "networking.k8s.io/v1",
+    "kind": "NetworkPolicy",
+    "metadata": {"name": "np"},
+}
+ACCOUNT_OBJECT: Document = {
+    "apiVersion": "v1",
+    "kind": "ServiceAccount",
+    "metadata": {"name": "sa"},
+}
 
 
 class StepClock:
@@ -224,6 +238,39 @@ def setup_code(
 def owner_labels() -> dict[str, str]:
     """Return the labels that Compute puts on what it stages for the Agent."""
     return {"openclaw.dev/namespace": NAMESPACE_ID, "openclaw.dev/agent": AGENT_ID}
+
+
+def kubernetes_settings(*, mode: str = "operator", account: Document = ACCOUNT_OBJECT) -> Settings:
+    """Return a Kubernetes place with two operator objects."""
+    return parse_settings(
+        {
+            "gateway": {
+                "workspaceMode": mode,
+                "operatorNamespaceLabels": {"openshell.ai/workspace": "true"},
+                "operatorWorkspaceResources": [account],
+                "networkPolicyResources": [NETWORK_OBJECT],
+            },
+            "kubernetes": {
+                "runtimeClassName": "rc",
+                "serviceAccount": {"mode": "gatewayConfigured"},
+                "sandboxDataMount": {
+                    "subPath": "w",
+                    "mountPath": "/sandbox/enterprise",
+                    "readOnly": False,
+                },
+            },
+            "policy": {
+                "process": {"runAsUser": "1000", "runAsGroup": "1000"},
+                "networkPolicies": [
+                    {
+                        "name": "web",
+                        "binaries": [{"path": "/usr/bin/curl"}],
+                        "endpoints": [{"host": "a.example.com", "ports": [443]}],
+                    }
+                ],
+            },
+        }
+    )
 
 
 class Bench:

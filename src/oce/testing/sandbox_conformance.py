@@ -11,7 +11,7 @@ import asyncio
 import copy
 import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import pytest
 
@@ -25,6 +25,8 @@ from oce.contracts.refusals import (
     OwnershipConflict,
     RevisionUnsupported,
     StillPending,
+    UnsupportedByDriver,
+    WorkspaceSetupRefused,
 )
 from oce.contracts.sandbox import (
     CleanupContext,
@@ -33,10 +35,12 @@ from oce.contracts.sandbox import (
     HarnessContext,
     HarnessState,
     LogRequest,
+    PolicyApplication,
     PolicySnapshot,
     RevisionContext,
     WorkloadIdentity,
     WorkspaceMount,
+    WorkspaceSetup,
 )
 from oce.domain.secret import SecretText
 
@@ -46,8 +50,37 @@ if TYPE_CHECKING:
     from oce.contracts.sandbox import HarnessStatusContext, NamespaceContext, SandboxDriver
 
 _T = TypeVar("_T")
+_F = TypeVar("_F", bound="Callable[..., object]")
 _PATIENCE = 20.0
 _LINES = 5
+RULES: Final = {
+    "SBX-1": "cf4eaa9bb5d7",
+    "SBX-2": "279d025fbf12",
+    "SBX-3": "846ce40597ef",
+    "SBX-4": "70e99f97469a",
+    "SBX-5": "cce0abf59dc9",
+    "SBX-6": "d99299375a44",
+    "SBX-7": "67d8093ecc97",
+    "SBX-8": "88eaba60096d",
+    "SBX-9": "2abc8545baaf",
+    "SBX-10": "0944744f198d",
+    "SBX-11": "82d42f5680dd",
+    "SBX-12": "a7b9cb03a166",
+    "SBX-13": "f992a0239fa4",
+    "SBX-14": "2fd3b0386a37",
+    "SBX-15": "8eff952be237",
+    "SBX-16": "9088528def2d",
+    "SBX-17": "fa143ba3a918",
+    "SBX-18": "b8b2d5997870",
+    "SBX-19": "1eb96cd4eb0d",
+    "SBX-20": "ef1f1374edc8",
+    "SBX-21": "4d3a7e4e442c",
+    "SBX-22": "1392aeaef922",
+    "SBX-23": "15ded94789cf",
+    "SBX-24": "3de6c9f2709c",
+    "SBX-25": "d820b06e90e3",
+}
+"""Rule id to the first 12 hex of SHA-256 over `text|level` of docs/contracts/sandbox.md: a rule changes together with its tests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +89,8 @@ class Subject:
 
     `restart` returns a Driver that remembers nothing. Hooks: `objects` lists what the provider holds of this Namespace below its
     Workspace, credential sources aside; `transcript` returns every request so far that may not hold `secrets`; `tamper` changes the
-    provisioned object behind the Driver's back; `conceal` hides everything from the control plane's identity; `slow_deletions` makes
+    provisioned object behind the Driver's back; `native` is a revision with an exposure to withdraw (`enrolled` the same after its node
+    enrolled); `files` is one with staged initial workspace files; `conceal` hides everything from the control plane's identity; `slow_deletions` makes
     deletions asynchronous; `hostile_text` makes the next create fail with that text.
     """
 
@@ -66,6 +100,9 @@ class Subject:
     harness: HarnessContext
     status: HarnessStatusContext
     secrets: tuple[str, ...] = ()
+    native: HarnessContext | None = None
+    enrolled: HarnessContext | None = None
+    files: HarnessContext | None = None
     objects: Callable[[], Awaitable[Sequence[str]]] | None = None
     transcript: Callable[[], Sequence[str]] | None = None
     tamper: Callable[[], None] | None = None
@@ -102,6 +139,24 @@ class Subject:
         return dataclasses.replace(self.harness, requirements=changed)
 
 
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Which member a test is about, and what is done to it."""
+
+    member: str
+    case: str
+
+
+def case(member: str, what: str) -> Callable[[_F], _F]:
+    """Mark a test of the suite; `conformance_table` prints members by cases."""
+
+    def mark(function: _F) -> _F:
+        function.conformance = Case(member, what)  # type: ignore[attr-defined] # read back by name
+        return function
+
+    return mark
+
+
 def needs(ability: _T | None, what: str) -> _T:
     """Return an ability or hook, or skip the test by name."""
     if ability is None:
@@ -124,11 +179,13 @@ async def removed(subject: Subject, driver: SandboxDriver | None = None) -> None
 class SandboxConformance:
     """Subclass it as `Test…` and provide `subject`."""
 
+    @case("facets", "kept")
     def test_sbx_1_facets_are_named_once(self, subject: Subject) -> None:
         """At least one facet, each once."""
         assert subject.abilities.driver is subject.driver
         assert subject.abilities.harness_home.startswith("/")
 
+    @case("cleanup", "kept")
     async def test_sbx_2_cleanup_finds_what_was_never_recorded(self, subject: Subject) -> None:
         """A new process that recorded nothing removes everything of the revision."""
         provisions = needs(subject.abilities.provisions, "provision_harness")
@@ -137,11 +194,13 @@ class SandboxConformance:
         objects = needs(subject.objects, "view of the provider's objects")
         assert list(await objects()) == []
 
+    @case("cleanup", "repeated")
     async def test_sbx_3_cleanup_resolves_on_proof_and_repeats(self, subject: Subject) -> None:
         """Nothing there is proved absent; twice is as good as once."""
         await removed(subject)
         await removed(subject)
 
+    @case("cleanup", "hidden")
     async def test_sbx_3_a_hidden_object_is_not_gone(self, subject: Subject) -> None:
         """What the identity cannot see is never recorded gone."""
         provisions = needs(subject.abilities.provisions, "provision_harness")
@@ -151,6 +210,7 @@ class SandboxConformance:
         with pytest.raises(GatewayUnauthorized):
             await subject.driver.cleanup(subject.removal)
 
+    @case("provision_harness", "repeated")
     async def test_sbx_4_provisioning_is_repeatable(self, subject: Subject) -> None:
         """Two passes of two processes give one object and one reference."""
         provisions = needs(subject.abilities.provisions, "provision_harness")
@@ -162,6 +222,7 @@ class SandboxConformance:
         assert (len(await subject.objects()) if subject.objects else 0) == count
         await removed(subject)
 
+    @case("provision_harness", "conflict")
     async def test_sbx_5_another_object_is_a_conflict(self, subject: Subject) -> None:
         """An object that differs is neither adopted nor removed as ours without a word."""
         provisions = needs(subject.abilities.provisions, "provision_harness")
@@ -172,6 +233,7 @@ class SandboxConformance:
             await provisions.provision_harness(subject.harness)
         assert refused.value.field
 
+    @case("provision_harness", "refused")
     async def test_sbx_6_an_attachment_of_somebody_else_is_refused(self, subject: Subject) -> None:
         """Only what the paired gateway issued is applied."""
         provisions = needs(subject.abilities.provisions, "provision_harness")
@@ -181,6 +243,7 @@ class SandboxConformance:
                 subject.with_requirements(credential_attachments=(foreign,))
             )
 
+    @case("provision_harness", "secret")
     async def test_sbx_7_no_secret_leaves_its_channel(self, subject: Subject) -> None:
         """No request holds a value that is a secret."""
         provisions = needs(subject.abilities.provisions, "provision_harness")
@@ -189,6 +252,7 @@ class SandboxConformance:
         for request in transcript():
             assert not any(secret in request for secret in subject.secrets)
 
+    @case("provision_harness", "refused")
     async def test_sbx_8_what_cannot_be_kept_exactly_is_refused(self, subject: Subject) -> None:
         """Secret environment, identity and foreign mounts are refused and nothing is made."""
         provisions = needs(subject.abilities.provisions, "provision_harness")
@@ -214,6 +278,7 @@ class SandboxConformance:
                 await provisions.provision_harness(subject.with_requirements(**changes))
         assert (list(await subject.objects()) if subject.objects else []) == before
 
+    @case("configure_agent", "kept")
     def test_sbx_9_configuring_never_mutates(self, subject: Subject) -> None:
         """The input stays, the output is stable, the Harness is not the Driver's to choose."""
         configures = needs(subject.abilities.configures, "configure_agent")
@@ -224,6 +289,7 @@ class SandboxConformance:
         again = configures.configure_agent(effective, subject.harness.revision.harness)
         assert again == effective
 
+    @case("harness_resource", "kept")
     async def test_sbx_10_the_reference_is_pure_and_exact(self, subject: Subject) -> None:
         """`harness_resource` names what provisioning returns, before it exists."""
         provisions = needs(subject.abilities.provisions, "provision_harness")
@@ -231,6 +297,7 @@ class SandboxConformance:
         assert await provisions.provision_harness(subject.harness) == named
         await removed(subject)
 
+    @case("harness_status", "kept")
     async def test_sbx_11_serving_needs_the_right_token(self, subject: Subject) -> None:
         """A wrong token never sees a serving Harness, the right one does."""
         provisions = needs(subject.abilities.provisions, "provision_harness")
@@ -243,6 +310,7 @@ class SandboxConformance:
         assert (await transport.harness_status(wrong)).state != "serving"
         await removed(subject)
 
+    @case("observe_harness", "kept")
     async def test_sbx_12_observation_trusts_only_this_revision(self, subject: Subject) -> None:
         """Absent is lost; a foreign revision is refused without a read."""
         observes = needs(subject.abilities.observes, "observe_harness")
@@ -255,6 +323,7 @@ class SandboxConformance:
         with pytest.raises(DriverRefusal):
             await observes.observe_harness(foreign)
 
+    @case("cleanup", "hidden")
     async def test_sbx_13_a_refused_identity_has_its_own_names(self, subject: Subject) -> None:
         """Hidden Namespaces are a refusal of the identity, never an absence."""
         conceal = needs(subject.conceal, "way to hide objects")
@@ -262,6 +331,7 @@ class SandboxConformance:
         with pytest.raises((GatewayUnauthorized, NamespaceRefused)):
             await subject.driver.cleanup(subject.removal)
 
+    @case("provision_harness", "hostile")
     async def test_sbx_14_supplier_text_stays_inside(self, subject: Subject) -> None:
         """A provider's sentence never reaches a refusal."""
         provisions = needs(subject.abilities.provisions, "provision_harness")
@@ -271,6 +341,7 @@ class SandboxConformance:
             await provisions.provision_harness(subject.harness)
         assert "supplier" not in str(refused.value)
 
+    @case("read_sandbox_logs", "kept")
     async def test_sbx_15_logs_are_bounded_and_absence_is_not_silence(
         self, subject: Subject
     ) -> None:
@@ -285,6 +356,7 @@ class SandboxConformance:
         assert chunk.examined >= len(chunk.lines)
         await removed(subject)
 
+    @case("admit_network_policy", "kept")
     def test_sbx_16_an_admitted_policy_is_detached(self, subject: Subject) -> None:
         """The snapshot is this Driver's, holds its version, and refuses what is no policy."""
         policies = needs(subject.abilities.policies, "network policies")
@@ -297,6 +369,7 @@ class SandboxConformance:
         with pytest.raises(ConfigurationRefused):
             policies.admit_network_policy([{"no": "rule"}], 1)
 
+    @case("cleanup", "slow")
     async def test_sbx_17_an_accepted_deletion_is_pending(self, subject: Subject) -> None:
         """The caller gets its lane back while the provider works."""
         provisions = needs(subject.abilities.provisions, "provision_harness")
@@ -305,3 +378,158 @@ class SandboxConformance:
         slow()
         with pytest.raises(StillPending):
             await subject.driver.cleanup(subject.removal)
+
+    @case("withdraw_harness_exposure", "kept")
+    async def test_sbx_18_a_withdrawn_exposure_never_comes_back(self, subject: Subject) -> None:
+        """Withdrawing twice is as good as once, and adopting the enrolled worker leaves it withdrawn."""
+        transport = needs(subject.abilities.transport, "provider-owned transport")
+        provisions = needs(subject.abilities.provisions, "provision_harness")
+        native = needs(subject.native, "native revision")
+        enrolled = needs(subject.enrolled, "enrolled native revision")
+        objects = needs(subject.objects, "view of the provider's objects")
+        await provisions.provision_harness(native)
+        before = len(await objects())
+        await transport.withdraw_harness_exposure(native)
+        await transport.withdraw_harness_exposure(native)
+        assert len(await objects()) == before - 1
+        await provisions.provision_harness(enrolled)
+        assert len(await objects()) == before - 1
+
+    @case("withdraw_harness_exposure", "hidden")
+    async def test_sbx_18_a_hidden_exposure_is_not_withdrawn(self, subject: Subject) -> None:
+        """What the identity cannot see is never recorded gone."""
+        transport = needs(subject.abilities.transport, "provider-owned transport")
+        provisions = needs(subject.abilities.provisions, "provision_harness")
+        native = needs(subject.native, "native revision")
+        conceal = needs(subject.conceal, "way to hide objects")
+        await provisions.provision_harness(native)
+        conceal()
+        with pytest.raises(GatewayUnauthorized):
+            await transport.withdraw_harness_exposure(native)
+
+    @case("validate_workspace_setup", "kept")
+    async def test_sbx_19_initial_files_are_private_and_repeatable(self, subject: Subject) -> None:
+        """Two passes of two processes; the document is in no other request."""
+        needs(subject.abilities.workspace_setup, "private initialisation")
+        provisions = needs(subject.abilities.provisions, "provision_harness")
+        files = needs(subject.files, "revision with initial files")
+        transcript = needs(subject.transcript, "record of requests")
+        first = await provisions.provision_harness(files)
+        again = needs(abilities_of(subject.restart()).provisions, "provision_harness")
+        assert await again.provision_harness(files) == first
+        for request in transcript():
+            assert not any(secret in request for secret in subject.secrets)
+
+    @case("validate_workspace_setup", "refused")
+    async def test_sbx_19_a_handoff_without_its_document_is_refused(self, subject: Subject) -> None:
+        """Nobody stages it: nothing is made."""
+        needs(subject.abilities.workspace_setup, "private initialisation")
+        provisions = needs(subject.abilities.provisions, "provision_harness")
+        setup = WorkspaceSetup(
+            id="wss_none",
+            defaults_id=None,
+            secret_name="absent",  # noqa: S106 - an object's name
+            secret_key="setup.json",  # noqa: S106 - a key's name
+        )
+        with pytest.raises(WorkspaceSetupRefused):
+            await provisions.provision_harness(subject.with_requirements(workspace_setup=setup))
+
+    @case("workspace_node_peer_labels", "kept")
+    async def test_sbx_20_node_labels_come_with_the_sandbox(self, subject: Subject) -> None:
+        """None before it exists, then a nonempty selector; a Driver without Pods refuses."""
+        peers = needs(subject.abilities.node_peers, "workspace_node_peer_labels")
+        provisions = needs(subject.abilities.provisions, "provision_harness")
+        try:
+            assert await peers.workspace_node_peer_labels(subject.revision) is None
+        except UnsupportedByDriver:
+            pytest.skip("this subject has no Pods")
+        await provisions.provision_harness(subject.harness)
+        found = await peers.workspace_node_peer_labels(subject.revision)
+        assert found
+        assert all(key and value for key, value in found.items())
+        await removed(subject)
+
+    @case("apply_network_policy", "repeated")
+    async def test_sbx_21_a_live_policy_is_swapped_once(self, subject: Subject) -> None:
+        """A stale version is refused, a repeated operation sends nothing new, only what is in force is confirmed."""
+        policies = needs(subject.abilities.policies, "network policies")
+        live = needs(subject.abilities.live_policies, "live policies")
+        provisions = needs(subject.abilities.provisions, "provision_harness")
+        await provisions.provision_harness(subject.harness)
+        snapshot = policies.admit_network_policy([_ADDITION], 1)
+        seen = await live.observe_network_policy(subject.revision, snapshot)
+        assert not seen.matches
+        with pytest.raises(DriverRefusal):
+            await live.apply_network_policy(
+                subject.revision, _application(snapshot, "no such version", "op-stale")
+            )
+        wanted = _application(snapshot, seen.provider_version, "op-1")
+        await live.apply_network_policy(subject.revision, wanted)
+        async with asyncio.timeout(_PATIENCE):
+            while True:
+                found = await live.observe_network_policy(subject.revision, snapshot)
+                if found.load_state == "loaded" and found.matches:
+                    break
+                await asyncio.sleep(0.02)
+        again = await live.apply_network_policy(subject.revision, wanted)
+        assert again.policy_version == found.policy_version
+        await removed(subject)
+
+    @case("read_policy_recommendations", "kept")
+    async def test_sbx_22_recommendations_are_bounded(self, subject: Subject) -> None:
+        """At most the limit, each with an identity."""
+        recommends = needs(subject.abilities.recommendations, "recommendations")
+        provisions = needs(subject.abilities.provisions, "provision_harness")
+        await provisions.provision_harness(subject.harness)
+        try:
+            found = await recommends.read_policy_recommendations(subject.revision, 1)
+        except UnsupportedByDriver:
+            pytest.skip("this subject's provider makes no suggestions")
+        assert len(found) <= 1
+        assert all(item.id and item.reason.isprintable() for item in found)
+        await removed(subject)
+
+    @case("enroll_harness", "refused")
+    async def test_sbx_23_a_plan_that_cannot_be_kept_is_refused(self, subject: Subject) -> None:
+        """An installation that no Driver ever issued starts nothing."""
+        enrolls = needs(subject.abilities.enrolls, "enroll_harness")
+        with pytest.raises(DriverRefusal):
+            await enrolls.enroll_harness(subject.harness, {"invented": True})
+
+    @case("ensure_namespace", "repeated")
+    async def test_sbx_24_a_namespace_is_ensured_again_and_again(self, subject: Subject) -> None:
+        """Another process finds its own and changes nothing."""
+        namespaces = needs(subject.abilities.namespaces, "ensure_namespace")
+        await namespaces.ensure_namespace(subject.namespace)
+        before = len(await subject.objects()) if subject.objects else 0
+        again = needs(abilities_of(subject.restart()).namespaces, "ensure_namespace")
+        await again.ensure_namespace(subject.namespace)
+        assert (len(await subject.objects()) if subject.objects else 0) == before
+
+    @case("harness_endpoint", "kept")
+    async def test_sbx_25_an_endpoint_is_a_plain_origin(self, subject: Subject) -> None:
+        """Missing is an error; there it is a WebSocket origin without path, and its bundle holds certificates only."""
+        transport = needs(subject.abilities.transport, "provider-owned transport")
+        provisions = needs(subject.abilities.provisions, "provision_harness")
+        with pytest.raises(DriverRefusal):
+            await transport.harness_endpoint(subject.harness)
+        await provisions.provision_harness(subject.harness)
+        found = needs(await transport.harness_endpoint(subject.harness), "endpoint")
+        for url in (found.url, found.control_url):
+            assert url.startswith(("ws://", "wss://"))
+            assert "/" not in url.partition("://")[2]
+        assert "PRIVATE" not in (found.ca_bundle or "")
+        await removed(subject)
+
+
+_ADDITION: Final = {
+    "name": "conformance",
+    "binaries": [{"path": "/usr/bin/curl"}],
+    "endpoints": [{"host": "docs.example.com", "ports": [443]}],
+}
+
+
+def _application(snapshot: PolicySnapshot, version: str, operation: str) -> PolicyApplication:
+    return PolicyApplication(
+        snapshot=snapshot, expected_provider_version=version, operation_id=operation
+    )

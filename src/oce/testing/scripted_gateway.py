@@ -41,6 +41,8 @@ class Answer:
     alter: Effect | None = None
     silent: bool = False
     """Never answer; the call ends when its caller gives up."""
+    instead: Proto = None
+    """Answer with this message and do nothing."""
     breaks: tuple[int, Refused] | None = None
     """Break a stream after so many events."""
 
@@ -89,7 +91,7 @@ def accepted() -> Answer:
     return altered(only_accepted)
 
 
-def repeated_page(token: str = "0") -> Answer:
+def repeated_page(token: str = "0") -> Answer:  # noqa: S107 - a page token
     """Answer a list with a page token that was given already."""
 
     def again(response: Proto) -> Proto:
@@ -101,7 +103,7 @@ def repeated_page(token: str = "0") -> Answer:
 
 def stale(response: Proto) -> Answer:
     """Answer with an earlier answer instead of the present one."""
-    return altered(lambda _: response)
+    return Answer(instead=response)
 
 
 def broken_stream(code: grpc.StatusCode, *, after_events: int) -> Answer:
@@ -254,6 +256,8 @@ class ScriptedGateway:
         scripted = queue.popleft() if queue else Answer()
         if scripted.silent and not scripted.after:
             await self._hang()
+        if scripted.instead is not None:
+            return scripted.instead, scripted
         try:
             response = self._carry_out(method, request, scripted, effect)
         except Refused as refusal:

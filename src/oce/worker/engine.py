@@ -16,7 +16,7 @@ import structlog
 
 from oce.store.errors import StoreError, StoreUnavailable
 from oce.store.queue import ClaimLost, WorkKind, WorkQueue
-from oce.store.tables import WORK_CHANNEL
+from oce.store.work import WORK_CHANNEL
 from oce.worker.classify import bounded, classify, readiness_delay, unknown_fault
 from oce.worker.health import Health
 from oce.worker.lease import LeaseKeeper, StepRecorder
@@ -210,9 +210,11 @@ class Engine:
         queue = self.queue
         match outcome:
             case Success():
+                if outcome.apply is None:
+                    await queue.complete(claim, outcome.reason, data=outcome.data, steps=steps)
+                    return
                 async with self._db.transact() as tx:
-                    if outcome.apply is not None:
-                        await outcome.apply(tx)
+                    await outcome.apply(tx)
                     await queue.complete(
                         claim, outcome.reason, data=outcome.data, steps=steps, tx=tx
                     )

@@ -14,6 +14,7 @@ import uvicorn
 
 from oce.api.app import create_app
 from oce.contracts.drivers import Drivers, abilities_of
+from oce.contracts.sandbox import PolicyObservation, PolicyRecommendation, PolicySnapshot
 from oce.core.access.native import NativeIam
 from oce.core.installation.commands import bootstrap
 from oce.core.platform import Platform
@@ -22,6 +23,7 @@ from oce.drivers.local.compute import LocalCompute
 from oce.drivers.local.configuration import LocalConfigurationDriver
 from oce.drivers.local.secrets import LocalSecretDriver
 from oce.drivers.local.settings import LocalComputeSettings
+from oce.drivers.openshell import policies
 from oce.testing.memory_provider import (
     MemoryAgentGateway,
     MemoryCredentialGateway,
@@ -30,6 +32,40 @@ from oce.testing.memory_provider import (
 )
 from oce.worker.main import build_engine
 from oce.worker.settings import WorkerSettings
+
+
+class PolicedSandboxDriver(MemorySandboxDriver):
+    """Admits policies as the OpenShell Driver does and has them in force at once."""
+
+    network_policy = policies.SUPPORT
+    current = None
+    version = 1
+
+    def admit_network_policy(self, additions, version, defaults=None, scope=None):
+        return policies.admit(
+            self.id, (), additions=additions, version=version, defaults=defaults, scope=scope
+        )
+
+    async def observe_network_policy(self, context, snapshot):
+        current = self.current or PolicySnapshot(**context.revision.network_policy)
+        return PolicyObservation(
+            provider_version=str(self.version),
+            policy_version=self.version,
+            load_state="loaded",
+            matches=current == snapshot,
+        )
+
+    async def apply_network_policy(self, context, application):
+        self.current = application.snapshot
+        self.version += 1
+        return await self.observe_network_policy(context, application.snapshot)
+
+    async def read_policy_recommendations(self, context, limit):
+        return (
+            PolicyRecommendation(
+                id="c1", state="pending", host="h.example.com", port=443, binary="/b", reason="r"
+            ),
+        )
 
 
 @dataclass(kw_only=True)
@@ -54,7 +90,7 @@ class World:
 
 def drivers(root, provider, db):
     secret = LocalSecretDriver(root / "secrets", root / "keys" / "secret.key")
-    sandbox = abilities_of(MemorySandboxDriver(provider))
+    sandbox = abilities_of(PolicedSandboxDriver(provider))
     credentials = MemoryCredentialGateway(provider)
     settings = LocalComputeSettings(
         agents_dir=root / "agents",

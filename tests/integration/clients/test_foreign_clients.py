@@ -57,7 +57,7 @@ def test_langchain_deep_agents(installed, served):
         "ls": True,
         "glob": True,
         "grep": True,
-        "agent": ["in:1\n", "done"],
+        "agent": ["in:1\n\n[Command succeeded with exit code 0]", "done"],
     }
 
 

@@ -167,6 +167,7 @@ async def test_a_missing_right_is_an_error_that_names_it(world, control, tools):
     await tools.create(control, spec=spec(ALWAYS))
     status = (await tools.phase(control, "one", pb.SANDBOX_PHASE_ERROR)).sandbox.status
     assert "user namespaces" in status.conditions[0].message
+    assert status.conditions[0].reason == "ConfinementUnavailable"
     assert not status.HasField("exit_code")
 
 

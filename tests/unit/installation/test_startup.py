@@ -12,7 +12,11 @@ from oce.installation.schema import parse_startup
 def document(**changes):
     base = {
         "drivers": {
-            "configuration": {"id": "configuration-local", "implementation": "local", "configuration": {}},
+            "configuration": {
+                "id": "configuration-local",
+                "implementation": "local",
+                "configuration": {},
+            },
             "iam": {"id": "iam", "implementation": "native", "configuration": {}},
             "compute": {"id": "compute-local", "implementation": "local", "configuration": {}},
             "secret": {"id": "secret-local", "implementation": "local", "configuration": {}},
@@ -24,7 +28,10 @@ def document(**changes):
                 "id": "sandboxd",
                 "type": "openshell",
                 "configuration": {},
-                "drivers": {"sandbox": "sandbox-openshell", "credential_gateway": "credentials-openshell"},
+                "drivers": {
+                    "sandbox": "sandbox-openshell",
+                    "credential_gateway": "credentials-openshell",
+                },
             }
         ],
     }
@@ -68,7 +75,10 @@ def test_the_single_machine_combination_is_accepted():
         (drivers(credential_gateway=None), "drivers.credential_gateway"),
         (document(backend=[]), "drivers.sandbox"),
         (drivers(sandbox={"id": "another"}), "backend[].drivers.sandbox"),
-        (document(backend=[{"id": "g", "type": "github", "configuration": {}, "drivers": {}}]), "backend[0].type"),
+        (
+            document(backend=[{"id": "g", "type": "github", "configuration": {}, "drivers": {}}]),
+            "backend[0].type",
+        ),
         (document(backend=document()["backend"] * 2), "backend[1].id"),
     ],
 )

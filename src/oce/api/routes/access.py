@@ -9,6 +9,7 @@ from fastapi import Query
 from starlette.responses import Response
 
 from oce.api.parameters import (
+    ChangeablePlatform,
     CurrentActor,
     CurrentPlatform,
     Moment,
@@ -61,7 +62,7 @@ async def list_roles(platform: CurrentPlatform, actor: CurrentActor, page: Pagin
 
 @routes.post(f"{_NS}/roles", status_code=201, response_model=Envelope[RoleView])
 async def create_role(
-    platform: CurrentPlatform, actor: CurrentActor, namespace: PathReference, body: RoleCreate
+    platform: ChangeablePlatform, actor: CurrentActor, namespace: PathReference, body: RoleCreate
 ) -> Response:
     """Create an immutable role of a Namespace."""
     pairs = tuple(
@@ -88,7 +89,7 @@ async def get_role(platform: CurrentPlatform, actor: CurrentActor, role: PathRef
 
 @routes.delete(f"{_NS}/roles/{{role}}", status_code=204)
 async def delete_role(
-    platform: CurrentPlatform, actor: CurrentActor, namespace: PathReference, role: PathReference
+    platform: ChangeablePlatform, actor: CurrentActor, namespace: PathReference, role: PathReference
 ) -> Response:
     """Delete a role that no binding uses."""
     await commands.delete_role(platform, actor, namespace, role)
@@ -126,7 +127,7 @@ async def list_bindings(platform: CurrentPlatform, actor: CurrentActor, page: Pa
 
 @routes.post(f"{_NS}/access-bindings", status_code=201, response_model=Envelope[BindingView])
 async def create_namespace_binding(
-    platform: CurrentPlatform, actor: CurrentActor, namespace: PathReference, body: BindingCreate
+    platform: ChangeablePlatform, actor: CurrentActor, namespace: PathReference, body: BindingCreate
 ) -> Response:
     """Bind a role to a resource, or (ours) a built-in role to the whole Namespace."""
     return await _bind(platform, actor, namespace, body)
@@ -134,7 +135,7 @@ async def create_namespace_binding(
 
 @routes.post(f"{_ALL}/access-bindings", status_code=201, response_model=Envelope[BindingView])
 async def create_binding(
-    platform: CurrentPlatform, actor: CurrentActor, body: BindingCreate
+    platform: ChangeablePlatform, actor: CurrentActor, body: BindingCreate
 ) -> Response:
     """Bind a built-in role to the whole Installation (ours)."""
     return await _bind(platform, actor, None, body)
@@ -163,7 +164,7 @@ async def get_binding(
 
 @routes.delete(f"{_NS}/access-bindings/{{binding}}", status_code=204)
 async def delete_namespace_binding(
-    platform: CurrentPlatform,
+    platform: ChangeablePlatform,
     actor: CurrentActor,
     namespace: PathReference,
     binding: PathReference,
@@ -175,7 +176,7 @@ async def delete_namespace_binding(
 
 @routes.delete(f"{_ALL}/access-bindings/{{binding}}", status_code=204)
 async def delete_binding(
-    platform: CurrentPlatform, actor: CurrentActor, binding: PathReference
+    platform: ChangeablePlatform, actor: CurrentActor, binding: PathReference
 ) -> Response:
     """Remove an Installation-wide binding (ours)."""
     await commands.delete_binding(platform, actor, None, binding)
@@ -202,7 +203,7 @@ async def list_principals(platform: CurrentPlatform, actor: CurrentActor, page: 
     f"{_NS}/service-principals", status_code=201, response_model=Envelope[ServicePrincipalView]
 )
 async def create_namespace_principal(
-    platform: CurrentPlatform,
+    platform: ChangeablePlatform,
     actor: CurrentActor,
     namespace: PathReference,
     body: Empty | None = None,  # noqa: ARG001 # an empty object is allowed and says nothing
@@ -216,7 +217,7 @@ async def create_namespace_principal(
     f"{_ALL}/service-principals", status_code=201, response_model=Envelope[ServicePrincipalView]
 )
 async def create_principal(
-    platform: CurrentPlatform,
+    platform: ChangeablePlatform,
     actor: CurrentActor,
     body: Empty | None = None,  # noqa: ARG001 # an empty object is allowed and says nothing
 ) -> Response:
@@ -257,7 +258,9 @@ async def list_keys(platform: CurrentPlatform, actor: CurrentActor, page: Paging
 
 
 @routes.post("/api/auth/service-keys", status_code=201, response_model=Envelope[KeyView])
-async def create_key(platform: CurrentPlatform, actor: CurrentActor, body: KeyCreate) -> Response:
+async def create_key(
+    platform: ChangeablePlatform, actor: CurrentActor, body: KeyCreate
+) -> Response:
     """Issue a service key; its text is in this answer and nowhere else."""
     draft = commands.KeyDraft(
         service_principal_id=body.service_principal_id,
@@ -277,7 +280,7 @@ async def create_key(platform: CurrentPlatform, actor: CurrentActor, body: KeyCr
 
 @routes.delete("/api/auth/service-keys/{key}", response_model=Envelope[RevokedView])
 async def revoke_key(
-    platform: CurrentPlatform, actor: CurrentActor, key: PathReference
+    platform: ChangeablePlatform, actor: CurrentActor, key: PathReference
 ) -> Response:
     """Revoke a key; it is dead at once."""
     gone = await commands.revoke_key(platform, actor, key)

@@ -8,6 +8,7 @@ from starlette.responses import Response, StreamingResponse
 from oce.api import deployment_events
 from oce.api.errors import JSON_HEADERS, ApiError
 from oce.api.parameters import (
+    ChangeablePlatform,
     CurrentActor,
     CurrentPlatform,
     Decimal,
@@ -89,7 +90,7 @@ async def list_agents(
     openapi_extra={"x-body-limit": AGENT_BODY_MAX},
 )
 async def create_agent(
-    platform: CurrentPlatform,
+    platform: ChangeablePlatform,
     actor: CurrentActor,
     namespace: PathReference,
     body: AgentCreate,
@@ -117,7 +118,7 @@ async def get_agent(
 
 @routes.patch(_ONE, response_model=Envelope[AgentView])
 async def update_agent(
-    platform: CurrentPlatform,
+    platform: ChangeablePlatform,
     actor: CurrentActor,
     namespace: PathReference,
     agent: PathReference,
@@ -148,7 +149,7 @@ async def update_agent(
 
 @routes.delete(_ONE, status_code=202, response_model=Envelope[AgentView])
 async def delete_agent(
-    platform: CurrentPlatform,
+    platform: ChangeablePlatform,
     actor: CurrentActor,
     namespace: PathReference,
     agent: PathReference,
@@ -161,7 +162,7 @@ async def delete_agent(
 
 @routes.post(f"{_ONE}/deploy", status_code=202, response_model=Envelope[RevisionView])
 async def deploy_agent(
-    platform: CurrentPlatform,
+    platform: ChangeablePlatform,
     actor: CurrentActor,
     namespace: PathReference,
     agent: PathReference,
@@ -182,7 +183,10 @@ async def deploy_agent(
 
 @routes.post(f"{_ONE}/stop", status_code=202, response_model=Envelope[AgentView])
 async def stop_agent(
-    platform: CurrentPlatform, actor: CurrentActor, namespace: PathReference, agent: PathReference
+    platform: ChangeablePlatform,
+    actor: CurrentActor,
+    namespace: PathReference,
+    agent: PathReference,
 ) -> Response:
     """Ask for the Agent to be stopped; repeating is safe."""
     return _agent(actor, await commands.stop(platform, actor, namespace, agent), 202)

@@ -6,6 +6,7 @@ from starlette.responses import Response
 
 from oce.api.documents import invalid
 from oce.api.parameters import (
+    ChangeablePlatform,
     CurrentActor,
     CurrentPlatform,
     ExpectedGeneration,
@@ -115,7 +116,7 @@ def _configuration(actor: Actor, item: Configuration, status: int = 200) -> Resp
 
 @routes.post(f"{_BASE}/configurations", status_code=201, response_model=Envelope[ConfigurationView])
 async def create_configuration(
-    platform: CurrentPlatform,
+    platform: ChangeablePlatform,
     actor: CurrentActor,
     namespace: PathReference,
     body: ConfigurationCreate,
@@ -149,7 +150,7 @@ async def get_configuration(
     f"{_BASE}/configurations/{{configuration}}", response_model=Envelope[ConfigurationView]
 )
 async def update_configuration(
-    platform: CurrentPlatform,
+    platform: ChangeablePlatform,
     actor: CurrentActor,
     namespace: PathReference,
     configuration: PathReference,
@@ -169,7 +170,7 @@ async def update_configuration(
 
 @routes.delete(f"{_BASE}/configurations/{{configuration}}", status_code=204)
 async def delete_configuration(
-    platform: CurrentPlatform,
+    platform: ChangeablePlatform,
     actor: CurrentActor,
     namespace: PathReference,
     configuration: PathReference,
@@ -193,7 +194,7 @@ async def list_secrets(
 
 @routes.post(f"{_BASE}/secrets", status_code=201, response_model=Envelope[SecretView])
 async def create_secret(
-    platform: CurrentPlatform,
+    platform: ChangeablePlatform,
     actor: CurrentActor,
     namespace: PathReference,
     body: SecretCreate,
@@ -231,7 +232,7 @@ async def get_secret(
 
 @routes.patch(f"{_BASE}/secrets/{{secret}}", response_model=Envelope[SecretView])
 async def update_secret(
-    platform: CurrentPlatform,
+    platform: ChangeablePlatform,
     actor: CurrentActor,
     namespace: PathReference,
     secret: PathReference,
@@ -246,7 +247,10 @@ async def update_secret(
 
 @routes.delete(f"{_BASE}/secrets/{{secret}}", status_code=204)
 async def delete_secret(
-    platform: CurrentPlatform, actor: CurrentActor, namespace: PathReference, secret: PathReference
+    platform: ChangeablePlatform,
+    actor: CurrentActor,
+    namespace: PathReference,
+    secret: PathReference,
 ) -> Response:
     """Forget a Secret that nothing references."""
     await secret_commands.delete(platform, actor, namespace, secret)
@@ -274,7 +278,7 @@ async def list_sources(
 
 @routes.post(f"{_BASE}/credential-sources", status_code=201, response_model=Envelope[SourceView])
 async def create_source(
-    platform: CurrentPlatform,
+    platform: ChangeablePlatform,
     actor: CurrentActor,
     namespace: PathReference,
     body: SourceCreate,
@@ -303,7 +307,7 @@ async def get_source(
 
 @routes.patch(f"{_BASE}/credential-sources/{{source}}", response_model=Envelope[SourceView])
 async def update_source(
-    platform: CurrentPlatform,
+    platform: ChangeablePlatform,
     actor: CurrentActor,
     namespace: PathReference,
     source: PathReference,
@@ -319,7 +323,10 @@ async def update_source(
 
 @routes.delete(f"{_BASE}/credential-sources/{{source}}", status_code=204)
 async def delete_source(
-    platform: CurrentPlatform, actor: CurrentActor, namespace: PathReference, source: PathReference
+    platform: ChangeablePlatform,
+    actor: CurrentActor,
+    namespace: PathReference,
+    source: PathReference,
 ) -> Response:
     """Remove a credential source that nothing references."""
     await source_commands.delete(platform, actor, namespace, source)

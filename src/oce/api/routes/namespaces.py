@@ -6,6 +6,7 @@ from starlette.responses import Response
 
 from oce.api.errors import ApiError
 from oce.api.parameters import (
+    ChangeablePlatform,
     CurrentActor,
     CurrentPlatform,
     IdempotencyKey,
@@ -60,7 +61,7 @@ async def list_namespaces(platform: CurrentPlatform, actor: CurrentActor, page: 
 
 @routes.post("/namespaces", status_code=201, response_model=Envelope[NamespaceView])
 async def create_namespace(
-    platform: CurrentPlatform,
+    platform: ChangeablePlatform,
     actor: CurrentActor,
     body: NamespaceCreate,
     idempotency_key: IdempotencyKey = None,
@@ -86,7 +87,7 @@ async def get_namespace(
 
 @routes.delete("/namespaces/{namespace}", status_code=202, response_model=Envelope[NamespaceView])
 async def delete_namespace(
-    platform: CurrentPlatform, actor: CurrentActor, namespace: PathReference
+    platform: ChangeablePlatform, actor: CurrentActor, namespace: PathReference
 ) -> Response:
     """Tear down an empty Namespace."""
     gone = await commands.delete(platform, actor, namespace)

@@ -127,8 +127,9 @@ async def update(
     change: ConfigurationChange,
     *,
     expected_generation: int | None = None,
+    details: Mapping[str, object] | None = None,
 ) -> Configuration:
-    """Replace a Configuration; running Agents keep their snapshot.
+    """Replace a Configuration; running Agents keep their snapshot. `details` go into the audit event.
 
     Raises InvalidRequest, Forbidden, NotFound, PreconditionFailed, Conflict (a concurrent update without `If-Match` too), Dependency.
     """
@@ -157,7 +158,7 @@ async def update(
             tx, found, generation=generation, secret_bindings=bindings
         ):
             raise PreconditionFailed("The Configuration was changed meanwhile.")
-        await _note(tx, platform, actor, "update", found, generation=generation)
+        await _note(tx, platform, actor, "update", found, generation=generation, more=details or {})
     return _public(found, generation, values, bindings)
 
 
@@ -282,8 +283,9 @@ async def _note(
     *,
     generation: int | None = None,
     removed: list[str] | None = None,
+    more: Mapping[str, object] | None = None,
 ) -> None:
-    details: dict[str, object] = {}
+    details: dict[str, object] = dict(more or {})
     if generation is not None:
         details["generation"] = generation
     if removed is not None:

@@ -24,6 +24,7 @@ def doctor(output: str) -> None:
             click.echo(finding.line())
     if any(finding.required and not finding.held for finding in found):
         click.echo(
-            "\nSandboxes cannot start on this machine; nothing weaker is started instead.", err=True
+            "\nWhat is MISSING is required: no Agent runs on this machine without it, and nothing weaker is started instead.",
+            err=True,
         )
         sys.exit(1)

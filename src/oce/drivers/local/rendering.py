@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 DEFAULT_OPENAI_BASE_URL: Final = "https://api.openai.com/v1"
 NETWORK_PROFILE: Final = "provider-fenced-v1"
 _PROVIDER_PREFIX: Final = "openai/"
+_QUIET_TARGETS: Final = "codex_otel=off,codex_app_server_transport::transport::remote_control=off"
+"""Telemetry that is off anyway, and a loop that reports once a second that it waits for a ChatGPT sign-in: it would fill the log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +148,7 @@ def requirements(
         "OCE_CODEX_SESSIONS_DIR": settings.sessions_path,
         "OPENCLAW_HARNESS_MODEL": model.model,
         "OPENCLAW_WORKSPACE_DIR": settings.workspace_path,
-        "RUST_LOG": f"{settings.log_level},codex_otel=off",
+        "RUST_LOG": f"{settings.log_level},{_QUIET_TARGETS}",
     }
     return HarnessWorkloadRequirements(
         image=settings.harness_image,

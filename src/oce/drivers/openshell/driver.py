@@ -321,7 +321,12 @@ class OpenShellSandbox:
         check_revision(self.id, self._settings, context)
         ref = resource_ref(self._settings, context)
         with refusals(), _not_visible():
-            chunks = await self._gateway.draft_chunks(ref.namespace_name, ref.resource_name)
+            try:
+                chunks = await self._gateway.draft_chunks(ref.namespace_name, ref.resource_name)
+            except GatewayFailure as failure:
+                if failure.status == "UNIMPLEMENTED":
+                    raise UnsupportedByDriver("this gateway makes no suggestions") from failure
+                raise
         return recommendations(chunks, limit)
 
     def _target(self, context: RevisionContext) -> Target:

@@ -1,7 +1,7 @@
 """Where the approved workspace mounts go, and how each place spells them. Pure.
 
-Every mount lies below `/sandbox/`: Compute derives Harness paths from `harness_home`, so nothing has to be relocated, and a mount
-elsewhere is refused. On Kubernetes the data mount must match exactly one approved claim sub-path, never its root, and may not turn
+Every mount lies below `/sandbox/`. Compute that derives Harness paths from `harness_home` needs nothing moved; a mount below the image's
+own home goes to a place of its own and is linked into the Harness's HOME; one anywhere else is refused. On Kubernetes the data mount must match exactly one approved claim sub-path, never its root, and may not turn
 read-only into read-write (mission document 002); one more mount of the same claim carries the revision's runtime directory. On one
 machine a mount names a source that the gateway's operator registered, never a host path.
 """
@@ -9,13 +9,16 @@ machine a mount names a source that the gateway's operator registered, never a h
 from __future__ import annotations
 
 import hashlib
+import json
 from dataclasses import dataclass
 from itertools import combinations
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from oce.contracts.refusals import RevisionUnsupported
 from oce.drivers.openshell.settings import (
     DATA_ROOT,
+    HARNESS_HOME,
+    IMAGE_HOME,
     RUNTIME_ROOT,
     DataMount,
     KubernetesPlace,
@@ -24,20 +27,28 @@ from oce.drivers.openshell.settings import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from oce.contracts.sandbox import WorkspaceMount
     from oce.domain.resources import AgentRevision
     from oce.drivers.openshell.documents import Document
 
 
+RELOCATED_ROOT: Final = f"{DATA_ROOT}.openclaw-mounts"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mounts:
-    """The place's own configuration, and the mounted paths by mode."""
+    """The place's own configuration, the mounted paths by mode, and what moved.
+
+    `links` are (target, path) pairs to make before the Harness starts; `moved` maps an approved mount path to where its mount lives.
+    """
 
     driver_config: Document
     read_only: tuple[str, ...]
     read_write: tuple[str, ...]
+    links: tuple[tuple[str, str], ...]
+    moved: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +57,7 @@ class _Placed:
     sub_path: str
     path: str
     read_only: bool
+    approved: str
 
 
 def place_mounts(
@@ -65,11 +77,26 @@ def place_mounts(
         driver_config=config,
         read_only=tuple(mount.path for mount in placed if mount.read_only),
         read_write=tuple(mount.path for mount in placed if not mount.read_only),
+        links=tuple(
+            (mount.path, HARNESS_HOME + mount.approved.removeprefix(IMAGE_HOME))
+            for mount in placed
+            if mount.path != mount.approved and mount.approved.startswith(f"{IMAGE_HOME}/")
+        ),
+        moved={
+            mount.approved: mount.path
+            for mount in placed
+            if mount.approved and mount.path != mount.approved
+        },
     )
 
 
 def _placed(mount: WorkspaceMount) -> _Placed:
-    return _Placed(mount.claim, mount.sub_path, mount.mount_path, mount.read_only)
+    path = mount.mount_path
+    parts = path.split("/")
+    if path.startswith(f"{IMAGE_HOME}/") and not {"", ".", ".."} & set(parts[1:]):
+        own = json.dumps([mount.claim, mount.sub_path, path], separators=(",", ":"))
+        path = f"{RELOCATED_ROOT}/{hashlib.sha256(own.encode()).hexdigest()[:16]}"
+    return _Placed(mount.claim, mount.sub_path, path, mount.read_only, mount.mount_path)
 
 
 def _check(placed: Sequence[_Placed]) -> None:
@@ -123,13 +150,14 @@ def _kubernetes_mounts(
             data[0].sub_path,
             place.data_mount.mount_path,
             place.data_mount.read_only,
+            data[0].mount_path,
         )
     ]
     placed.extend(_placed(mount) for mount in approved if mount is not data[0])
     if any(mount.path.startswith(f"{RUNTIME_ROOT}/") for mount in placed):
         _refuse("a mount below the runtime directory")
     sub_path = f"openshell-runtime-{hashlib.sha256(revision.id.encode()).hexdigest()[:16]}"
-    return [*placed, _Placed(data[0].claim, sub_path, RUNTIME_ROOT, read_only=False)]
+    return [*placed, _Placed(data[0].claim, sub_path, RUNTIME_ROOT, read_only=False, approved="")]
 
 
 def _matches(data: DataMount, mount: WorkspaceMount) -> bool:

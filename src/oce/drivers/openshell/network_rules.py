@@ -27,7 +27,7 @@ from oce.policy.model import (
 from oce.policy.validate import policy_problems
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from oce.drivers.openshell.documents import Document
 
@@ -75,13 +75,29 @@ def parse_document(items: Sequence[object], path: str) -> tuple[Rule, ...]:
     return parse_rules((item, f"{path}/{index}") for index, item in enumerate(items))
 
 
-def check(rules: Sequence[Rule], path: str) -> None:
-    """Apply the policy language's own admission to rules that will be one policy. Raises ConfigurationRefused."""
+def check(rules: Sequence[Rule], path: str, places: Mapping[str, str] | None = None) -> None:
+    """Apply the policy language's own admission to rules that will be one policy; `places` are the pointers of rules by name.
+
+    Raises ConfigurationRefused.
+    """
     problems: tuple[PolicyError, ...] = policy_problems(NetworkPolicy(tuple(rules)))
     if problems:
         raise ConfigurationRefused(
-            *(Detail(f"{path}/{p.path}", "INVALID_VALUE", p.problem) for p in problems)
+            *(
+                Detail(_place(p.path, path, places or {}), "INVALID_VALUE", p.problem)
+                for p in problems
+            )
         )
+
+
+def _place(where: str, path: str, places: Mapping[str, str]) -> str:
+    """Return the pointer of a problem that the policy language names as `network_policies.web.endpoints[0].host`."""
+    inside = where.removeprefix("network_policies.")
+    for name in sorted(places, key=len, reverse=True):
+        rest = inside.removeprefix(name)
+        if inside.startswith(name) and (not rest or rest.startswith(".")):
+            return places[name] + rest.replace(".", "/").replace("[", "/").replace("]", "")
+    return f"{path}/{where}"
 
 
 def admit_additions(
@@ -104,7 +120,8 @@ def admit_additions(
                 refuse(f"{where}/endpoints/{number}/host", "INVALID_VALUE", problem)
             if repository_credentials and _reaches_repository(endpoint.host):
                 raise NetworkPolicyConflict(rule.key)
-    check([*defaults, *additions], path)
+    places = {rule.key: f"{path}/{index}" for index, rule in enumerate(additions)}
+    check([*defaults, *additions], path, places)
 
 
 def addition_host_problem(host: str) -> str | None:

@@ -31,7 +31,7 @@ _MAX: Final = 65_536
 _REQUIRED: Final = frozenset(("url", "bootstrapToken", "expiresAtMs"))
 _OPTIONAL: Final = frozenset(("tlsFingerprint",))
 _CODE: Final = re.compile(r"[A-Za-z0-9_-]+={0,2}")
-_HOST: Final = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
+_HOST: Final = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 _SAFE_INTEGER: Final = 2**53
 _PORTS: Final = {"wss": 443, "ws": 80}
 _FIELD: Final = "config.node_setup_json"

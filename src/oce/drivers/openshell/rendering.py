@@ -10,20 +10,28 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from oce.contracts.refusals import DriverRefusal, RevisionUnsupported, WorkspaceSetupRefused
 from oce.contracts.sandbox import EnvironmentLiteral, EnvironmentSecret, SandboxResourceRef
 from oce.domain import names
 from oce.domain.failures import Tempo
-from oce.drivers.openshell import marks, node_setup, profiles
+from oce.drivers.openshell import link_program, marks, node_setup, profiles
 from oce.drivers.openshell.documents import certificates
 from oce.drivers.openshell.mounts import Mounts, place_mounts
 from oce.drivers.openshell.network_rules import parse_document, wire_rule
-from oce.drivers.openshell.settings import HARNESS_HOME, RUNTIME_ROOT, KubernetesPlace, Settings
+from oce.drivers.openshell.settings import (
+    HARNESS_HOME,
+    IMAGE_HOME,
+    PYTHON,
+    RUNTIME_ROOT,
+    KubernetesPlace,
+    Settings,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from oce.contracts.sandbox import HarnessContext, HarnessWorkloadRequirements, RevisionContext
     from oce.domain.resources import AgentRevision
@@ -36,7 +44,6 @@ RENDER_VERSION: Final = 1
 _SUPPORTED_VERSIONS: Final = frozenset((1,))
 _VERIFIER: Final = re.compile(r"[0-9a-f]{64}")
 _ENVIRONMENT_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_IMAGE_HOME: Final = "/home/node"
 _FILE_MAX: Final = 65_536
 _FILES_MAX: Final = 262_144
 _VALUE_MAX: Final = 8192
@@ -45,6 +52,7 @@ _CODEX_FILES: Final = {
     "runtime.json": profiles.RUNTIME_MANIFEST_ENV,
     "config.toml": profiles.CODEX_CONFIG_ENV,
 }
+LINK_PROGRAM: Final = Path(link_program.__file__).read_text(encoding="utf-8")
 WORKSPACE_SETUP_ENV: Final = "OCE_WORKSPACE_SETUP"
 """Tells the Harness which setup's completion marker it waits for before it starts."""
 _NODE_CA_ENV: Final = "OPENCLAW_NODE_CA_PEM"
@@ -276,17 +284,20 @@ def _spec(
     template["driver_config"] = mounts.driver_config
     return {
         "log_level": settings.log_level,
-        "environment": _environment(settings, wanted, literals),
+        "environment": _environment(settings, wanted, literals, mounts),
         "template": template,
         "policy": _policy(settings, revision, mounts),
         "providers": _providers(settings, wanted, provider),
-        "command": list(wanted.command),
+        "command": _command(wanted.command, mounts),
         "restart_policy": "SANDBOX_RESTART_POLICY_ALWAYS",
     }
 
 
 def _environment(
-    settings: Settings, wanted: HarnessWorkloadRequirements, literals: Mapping[str, str]
+    settings: Settings,
+    wanted: HarnessWorkloadRequirements,
+    literals: Mapping[str, str],
+    mounts: Mounts,
 ) -> dict[str, str]:
     moved = {name: _moved(value) for name, value in literals.items() if name != _NODE_CA_ENV}
     return {
@@ -302,10 +313,21 @@ def _environment(
     }
 
 
-def _moved(value: str) -> str:
-    if value == _IMAGE_HOME or value.startswith(f"{_IMAGE_HOME}/"):
-        return HARNESS_HOME + value[len(_IMAGE_HOME) :]
+def _moved(value: str, mounts: Mounts) -> str:
+    """Rewrite a path of the image's home; a mount's own path means a state directory below where that mount now lives."""
+    if value in mounts.moved:
+        return f"{mounts.moved[value]}/state"
+    if value == IMAGE_HOME or value.startswith(f"{IMAGE_HOME}/"):
+        return HARNESS_HOME + value[len(IMAGE_HOME) :]
     return value
+
+
+def _command(command: Sequence[str], mounts: Mounts) -> list[str]:
+    """Return the command, behind the program that links relocated mounts when there are any."""
+    if not mounts.links:
+        return list(command)
+    pairs = [text for link in mounts.links for text in link]
+    return [PYTHON, "-I", "-S", "-c", LINK_PROGRAM, str(len(mounts.links)), *pairs, *command]
 
 
 def _policy(settings: Settings, revision: AgentRevision, mounts: Mounts) -> Document:

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 DATA_ROOT: Final = "/sandbox/"
 RUNTIME_ROOT: Final = "/sandbox/.openclaw-runtime"
 HARNESS_HOME: Final = f"{RUNTIME_ROOT}/home"
+PYTHON: Final = "/usr/bin/python3"
+"""The Sandbox's interpreter for the Driver's own small programs."""
+IMAGE_HOME: Final = "/home/node"
+"""HOME of the Harness in its image, which paths and mounts of other Computes are written for."""
 DEFAULT_DATA_MOUNT: Final = "/sandbox/enterprise"
 _CONNECTION_KEYS: Final = (
     "endpoint",

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 STATUS_PATH: Final = "/openclaw/runtime/status"
 _TOKEN68: Final = re.compile(r"[A-Za-z0-9\-._~+/]{1,4096}=*")
-_HOST: Final = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
+_HOST: Final = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 _GUID: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # RFC 6455 §1.3
 _MAX_BODY: Final = 16 * 1024
 _SWITCHING: Final = 101

@@ -7,7 +7,8 @@ for each call (a rotated token is honoured at once); cancelling the caller cance
 Failures are `GatewayFailure`: method, status, category. Supplier text goes nowhere, except that CreateSandbox's details are written
 to the log, normalised and cut (reference/sandbox-openshell.md §2.2).
 
-The SDK's own client is not used: its `create` sends no `request_id`, so a lost answer would make a second Sandbox.
+The SDK's own client is not used: its `create` sends no `request_id`, so a lost answer would make a second Sandbox. `stubs`
+loads the generated modules without it.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ import grpc.aio
 from google.protobuf import json_format
 from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
-from openshell._proto import openshell_pb2, openshell_pb2_grpc, sandbox_pb2
 
 from oce.drivers.openshell import records
 from oce.drivers.openshell.failures import Category, GatewayFailure, protocol
+from oce.drivers.openshell.stubs import openshell_pb2, openshell_pb2_grpc, sandbox_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence

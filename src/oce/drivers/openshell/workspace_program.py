@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 
 MARKER = ".oce-workspace-setup.json"
 NAMES = ("AGENTS.md", "SOUL.md", "IDENTITY.md", "USER.md")
@@ -17,6 +18,8 @@ FILE_MAX = 16_384
 INPUT_MAX = 400_000
 DONE, FAILED, REFUSED = 0, 1, 3
 _OWN = ("id", "namespaceId", "agentId", "defaultsId")
+_TEMPORARY = (".oce-", ".tmp")
+_STALE_SECONDS = 600  # twice what one run may take
 _FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -31,6 +34,7 @@ def initialise(document: object, directory: str) -> None:
     marker = {key: document[key] for key in _OWN if document.get(key) is not None}
     folder = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | _FLAGS)
     try:
+        _sweep(folder)
         found = _marker(folder)
         if found is not None:
             if found != marker:
@@ -43,6 +47,15 @@ def initialise(document: object, directory: str) -> None:
             raise Refused
     finally:
         os.close(folder)
+
+
+def _sweep(folder: int) -> None:
+    """Remove what a run that died left behind; a run that may still live is left alone."""
+    for name in os.listdir(folder):
+        if name.startswith(_TEMPORARY[0]) and name.endswith(_TEMPORARY[1]):
+            status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+            if time.time() - status.st_mtime > _STALE_SECONDS:
+                os.unlink(name, dir_fd=folder)
 
 
 def _files(document: dict[str, object]) -> dict[str, bytes]:
@@ -75,10 +88,8 @@ def _marker(folder: int) -> object:
 
 def _write_new(folder: int, name: str, content: bytes) -> None:
     """Write a file that is not there yet: whole or not at all, also when two runs meet or one dies."""
-    temporary = f".oce-{os.getpid()}-{name}.tmp"
-    handle = os.open(
-        temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _FLAGS, 0o600, dir_fd=folder
-    )
+    temporary = f"{_TEMPORARY[0]}{os.urandom(8).hex()}{_TEMPORARY[1]}"
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FLAGS, 0o600, dir_fd=folder)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)

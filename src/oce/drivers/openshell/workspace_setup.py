@@ -14,7 +14,7 @@ from oce.contracts.refusals import DriverRefusal, WorkspaceSetupRefused
 from oce.domain.failures import Tempo
 from oce.drivers.openshell import workspace_program
 from oce.drivers.openshell.observation import phase_name
-from oce.drivers.openshell.settings import HARNESS_HOME, KubernetesPlace, Settings
+from oce.drivers.openshell.settings import HARNESS_HOME, PYTHON, KubernetesPlace, Settings
 
 if TYPE_CHECKING:
     from oce.domain.resources import Harness, Json
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from oce.drivers.openshell.rendering import Rendering
     from oce.drivers.openshell.wire import Gateway
 
-PYTHON: Final = "/usr/bin/python3"
 TIMEOUT_SECONDS: Final = 300
 PROGRAM: Final = Path(workspace_program.__file__).read_text(encoding="utf-8")
 

@@ -395,6 +395,18 @@ def _prepare_mount(mount: Mount, uid: int | None) -> None:
         raise LaunchFailedError(f"mount source {source} cannot be reached: {error}") from error
     if not mount.read_only:
         _give(source, uid)
+    elif mount.private:
+        _admit_only(source, uid)
+
+
+def _admit_only(source: Path, uid: int) -> None:
+    """Let only a Sandbox's uid (and root) enter one of root's own directories."""
+    descriptor = os.open(source, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        os.fchown(descriptor, -1, uid)
+        os.fchmod(descriptor, 0o750)
+    finally:
+        os.close(descriptor)
 
 
 def _give(source: Path, uid: int) -> None:

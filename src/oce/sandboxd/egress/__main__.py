@@ -19,7 +19,8 @@ import uvloop
 
 from oce.sandboxd.egress.config import ConfigError, load_config
 from oce.sandboxd.egress.control import ControlServer
-from oce.sandboxd.egress.service import EgressService, private_directory
+from oce.sandboxd.egress.launch import private_directory
+from oce.sandboxd.egress.service import EgressService
 from oce.sandboxd.egress.vault import VaultError
 
 EXIT_CONFIG = 2

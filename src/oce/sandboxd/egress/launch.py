@@ -11,7 +11,6 @@ import sys
 from typing import TYPE_CHECKING
 
 from oce.sandboxd.egress.client import UnixEgressClient, wait_until_answering
-from oce.sandboxd.egress.service import private_directory
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,3 +56,11 @@ async def _start(socket_path: Path, state_directory: Path, config: Path | None) 
         )
     finally:
         os.close(log)
+
+
+def private_directory(path: Path) -> None:
+    """Make a directory that only this user can enter. Raises PermissionError when somebody else owns it."""
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if path.stat().st_uid != os.getuid():
+        raise PermissionError(f"{path} belongs to another user")
+    path.chmod(0o700)

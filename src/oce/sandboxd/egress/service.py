@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from typing import TYPE_CHECKING
 
@@ -102,11 +101,3 @@ class EgressService:
             authority = Authority(self._authorities_directory, sandbox_id, time.monotonic)
             self._authorities[sandbox_id] = authority
         return authority
-
-
-def private_directory(path: Path) -> None:
-    """Make a directory that only this user can enter. Raises PermissionError when somebody else owns it."""
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if path.stat().st_uid != os.getuid():
-        raise PermissionError(f"{path} belongs to another user")
-    path.chmod(0o700)

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 def write_files(root: Path, files: Sequence[ProviderFile]) -> None:
     """Make `root` hold exactly these files; each is replaced atomically, so a reader inside never sees half a file."""
-    root.mkdir(mode=0o755, parents=True, exist_ok=True)
-    root.chmod(0o755)
+    # As root the place opens it to the Sandbox's uid when it starts the Sandbox; that must survive a later change of files.
+    root.mkdir(mode=0o700, parents=True, exist_ok=True)
     wanted = {file.path for file in files}
     for file in files:
         path = root / file.path

@@ -216,7 +216,7 @@ def launch_of(
             Mount(source=item.source, target=item.target, read_only=True)
             for item in config.read_only
         ),
-        Mount(source=provider_files, target=FILES_ROOT, read_only=True),
+        Mount(source=provider_files, target=FILES_ROOT, read_only=True, private=True),
         Mount(source=workspace, target=WORKDIR, read_only=False),
         *(
             Mount(

@@ -7,13 +7,17 @@ again. At rest there is the same state as in the undisturbed run.
 from __future__ import annotations
 
 import contextlib
+import json
+import tempfile
+from pathlib import Path
 
 import pytest
 
 from oce.contracts.refusals import DriverRefusal
-from oce.contracts.sandbox import PolicyApplication
+from oce.contracts.sandbox import PolicyApplication, RevisionContext
 from oce.drivers.openshell.wire import Gateway
-from oce.testing.openshell_bench import CANARY, TOKEN, Bench, a_backend, a_source
+from oce.drivers.openshell.workspace_program import initialise
+from oce.testing.openshell_bench import CANARY, TOKEN, Bench, a_backend, a_namespace, a_source
 from oce.testing.scripted_gateway import Answer, ScriptedGateway, lost
 
 RULE = {
@@ -42,9 +46,32 @@ async def _withdraw(bench):
     assert await bench.keys.withdraw(bench.revision(), attachment) == "revoked"
 
 
-FLOWS = {
+async def _renew(bench):
+    bench.clock.time = max(bench.clock.time, 700)
+    bench.stage_node(expires=1_800_001_200_000, token="renewed")
+    await bench.driver.provision_harness(bench.native())
+
+
+async def _provision_native(bench):
+    bench.stage_node()
+    await bench.driver.provision_harness(bench.native())
+
+
+async def _provision_with_files(bench):
+    bench.stage_files()
+    await bench.driver.provision_harness(bench.with_files())
+
+
+def _native(bench):
+    return RevisionContext(namespace=a_namespace(), revision=bench.native_revision)
+
+
+COMMON = {
     "ensure_namespace": lambda b: b.driver.ensure_namespace(b.namespace()),
     "register_source": lambda b: b.register(),
+}
+CODEX = {
+    **COMMON,
     "provision_harness": lambda b: b.driver.provision_harness(b.harness()),
     "apply policy": _apply_policy,
     "withdraw": _withdraw,
@@ -52,6 +79,21 @@ FLOWS = {
     "remove_source": lambda b: b.keys.remove_source(b.namespace(), a_source()),
     "cleanup namespace": lambda b: b.driver.cleanup(b.removal(whole=True)),
 }
+NATIVE = {
+    **COMMON,
+    "provision native": _provision_native,
+    "renewal": _renew,
+    "withdraw exposure": lambda b: b.driver.withdraw_harness_exposure(_native(b)),
+    "adopt enrolled": lambda b: b.driver.provision_harness(b.native(enrolled=True)),
+    "cleanup native": lambda b: b.driver.cleanup(b.removal()),
+}
+FILES = {
+    **COMMON,
+    "provision with files": _provision_with_files,
+    "cleanup with files": lambda b: b.driver.cleanup(b.removal()),
+}
+FLOWS = CODEX | NATIVE | FILES
+CHAINS = [list(CODEX), list(NATIVE), list(FILES)]
 NAMES = list(FLOWS)
 MOST_CALLS = 12
 
@@ -68,19 +110,40 @@ class DyingGateway(Gateway):
         self.at, self.after, self.count = at, after, 0
 
     async def call(self, method, message):
+        return await self._around(super().call(method, message))
+
+    async def stream(self, method, message, timeout):  # noqa: ASYNC109 - the parent's signature
+        return await self._around(super().stream(method, message, timeout))
+
+    async def _around(self, answer):
         self.count += 1
         if self.count == self.at and not self.after:
+            answer.close()
             raise Died
         try:
-            return await super().call(method, message)
+            return await answer
         finally:
             if self.count == self.at:
                 raise Died
 
 
 async def _until(bench, flow):
-    for name in NAMES[: NAMES.index(flow)]:
+    chain = next(chain for chain in CHAINS if flow in chain)
+    for name in chain[: chain.index(flow)]:
         await FLOWS[name](bench)
+
+
+def _bench(gateway):
+    """A bench whose Sandboxes share one directory, in which the program of the initial files really runs."""
+    bench = Bench(gateway)
+    bench.folder = tempfile.TemporaryDirectory(prefix="oce-files-")
+
+    def execute(request):
+        initialise(json.loads(request.stdin), bench.folder.name)
+        return 0
+
+    gateway.on_exec = execute
+    return bench
 
 
 def _rest(bench):
@@ -99,32 +162,42 @@ def _rest(bench):
         key: [(p.version, p.status, sorted(p.policy.network_policies)) for p in found]
         for key, found in state.policies.items()
     }
-    return (sorted(state.workspaces), specs, sorted(state.services), providers, profiles, policies)
+    files = {p.name: p.read_text() for p in Path(bench.folder.name).iterdir()}
+    return (
+        sorted(state.workspaces),
+        specs,
+        sorted(state.services),
+        providers,
+        profiles,
+        policies,
+        files,
+    )
 
 
 async def _undisturbed(flow):
     gateway = ScriptedGateway()
     await gateway.start()
-    bench = Bench(gateway)
+    bench = _bench(gateway)
     try:
         await _until(bench, flow)
         before = len(gateway.requests)
         await FLOWS[flow](bench)
         return _rest(bench), gateway.methods()[before:]
     finally:
+        bench.folder.cleanup()
         await bench.client.close()
         await gateway.stop()
 
 
 @pytest.mark.parametrize("flow", NAMES)
-async def test_every_call_survives_a_death_and_a_lost_answer(flow, bench):
+async def test_br03_every_call_survives_a_death_and_a_lost_answer(flow, bench):
     wanted, calls = await _undisturbed(flow)
     assert 0 < len(calls) <= MOST_CALLS * 2
     for number, method in enumerate(calls, 1):
         for fault in ("dies before", "dies after", "answer lost", "never arrived"):
             gateway = ScriptedGateway()
             await gateway.start()
-            other = Bench(gateway)
+            other = _bench(gateway)
             try:
                 await _until(other, flow)
                 if fault.startswith("dies"):
@@ -146,12 +219,13 @@ async def test_every_call_survives_a_death_and_a_lost_answer(flow, bench):
                 assert _rest(other) == wanted, (number, method, fault)
                 assert len(gateway.state.sandboxes) <= 1
             finally:
+                other.folder.cleanup()
                 for made in other.clients:
                     await made.close()
                 await gateway.stop()
 
 
-async def test_no_secret_in_any_request_but_the_two_that_carry_it(bench, caplog):
+async def test_g21_br38_no_secret_in_any_request_but_the_two_that_carry_it(bench, caplog):
     caplog.set_level("DEBUG")
     await bench.deploy()
     await bench.driver.harness_status(bench.status())

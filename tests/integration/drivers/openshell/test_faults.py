@@ -70,7 +70,7 @@ async def test_br01_the_retry_of_a_lost_create_is_byte_identical_and_makes_one_s
     "reason",
     ["REQUEST_OUTCOME_UNCERTAIN", "REQUEST_ID_PAYLOAD_MISMATCH", "REQUEST_REPLAY_UNAVAILABLE"],
 )
-async def test_a_refused_replay_takes_the_next_id_and_nothing_else_does(bench, reason):
+async def test_g10_a_refused_replay_takes_the_next_id_and_nothing_else_does(bench, reason):
     await bench.prepare()
     bench.gateway.script("CreateSandbox", *[status(CODE.FAILED_PRECONDITION, reason)] * 3)
     await bench.driver.provision_harness(bench.harness())
@@ -78,7 +78,7 @@ async def test_a_refused_replay_takes_the_next_id_and_nothing_else_does(bench, r
     assert sent == [names.request_id(REVISION_ID, n) for n in range(4)]
 
 
-async def test_sixteen_spent_ids_end_with_a_remedy(bench):
+async def test_g10_sixteen_spent_ids_end_with_a_remedy(bench):
     await bench.prepare()
     refusal = status(CODE.FAILED_PRECONDITION, "REQUEST_OUTCOME_UNCERTAIN")
     bench.gateway.script("CreateSandbox", *[refusal] * 20)
@@ -108,7 +108,9 @@ async def test_sixteen_spent_ids_end_with_a_remedy(bench):
         (status(CODE.UNAUTHENTICATED), "SANDBOX_GATEWAY_UNAUTHORIZED", Tempo.RETRY),
     ],
 )
-async def test_an_ordinary_refusal_of_the_create_consumes_no_second_id(bench, answer, code, tempo):
+async def test_g10_an_ordinary_refusal_of_the_create_consumes_no_second_id(
+    bench, answer, code, tempo
+):
     await bench.prepare()
     bench.gateway.script("CreateSandbox", answer)
     with pytest.raises(DriverRefusal) as refused:
@@ -117,7 +119,7 @@ async def test_an_ordinary_refusal_of_the_create_consumes_no_second_id(bench, an
     assert len(bench.gateway.made("CreateSandbox")) == 1
 
 
-async def test_supplier_text_stays_in_the_log_normalised(bench, caplog):
+async def test_g12_supplier_text_stays_in_the_log_normalised(bench, caplog):
     await bench.prepare()
     hostile = "line\x1b[31m one\nline two " + "x" * 2000
     bench.gateway.script("CreateSandbox", status(CODE.INTERNAL, details=hostile))
@@ -150,7 +152,7 @@ async def test_supplier_text_stays_in_the_log_normalised(bench, caplog):
         (lambda s: setattr(s.spec.policy.landlock, "compatibility", "best_effort"), "spec.policy."),
     ],
 )
-async def test_another_sandbox_is_a_conflict_that_names_the_field(bench, change, field):
+async def test_g11_another_sandbox_is_a_conflict_that_names_the_field(bench, change, field):
     await bench.deploy()
     change(_box(bench))
     with pytest.raises(OwnershipConflict) as refused:
@@ -169,7 +171,7 @@ async def test_another_sandbox_is_a_conflict_that_names_the_field(bench, change,
         (PHASE.SANDBOX_PHASE_DELETING, "SANDBOX_DELETION_PENDING"),
     ],
 )
-async def test_br12_br08_a_dead_sandbox_fails_at_once_by_its_code_and_can_be_removed(
+async def test_g11_br12_br08_a_dead_sandbox_fails_at_once_by_its_code_and_can_be_removed(
     bench, phase, code
 ):
     await bench.deploy()
@@ -192,7 +194,7 @@ async def test_a_machine_without_a_right_is_named(bench):
 
 
 @pytest.mark.parametrize("field", ["target_port", "authorization_mode", "presence"])
-async def test_another_exposure_is_a_conflict_and_never_repaired(bench, field):
+async def test_g11_g15_another_exposure_is_a_conflict_and_never_repaired(bench, field):
     await bench.deploy()
     place = (bench.workspace, bench.sandbox)
     if field == "presence":
@@ -237,7 +239,7 @@ async def test_another_render_version_is_refused_not_guessed(bench):
 # -- Runtime provider and profile
 
 
-async def test_a_foreign_provider_or_a_drifted_config_is_a_conflict(bench):
+async def test_g09_a_foreign_provider_or_a_drifted_config_is_a_conflict(bench):
     await bench.prepare()
     await bench.driver.provision_harness(bench.harness())
     provider = bench.gateway.state.providers[bench.workspace, names.runtime_provider(REVISION_ID)]
@@ -253,7 +255,7 @@ async def test_a_foreign_provider_or_a_drifted_config_is_a_conflict(bench):
     assert len(bench.gateway.state.providers) == 2
 
 
-async def test_an_unmanaged_profile_is_refused_and_an_outdated_one_updated(bench):
+async def test_g17_an_unmanaged_profile_is_refused_and_an_outdated_one_updated(bench):
     await bench.deploy()
     profile = bench.gateway.state.profiles[bench.workspace, "oce-codex-runtime"]
     profile.annotations["openclaw.dev/managed-by"] = "openclaw-enterprise:old"
@@ -268,7 +270,7 @@ async def test_an_unmanaged_profile_is_refused_and_an_outdated_one_updated(bench
 # -- Namespace
 
 
-async def test_a_foreign_or_ending_workspace_is_refused(bench):
+async def test_g05_a_foreign_or_ending_workspace_is_refused(bench):
     await bench.driver.ensure_namespace(bench.namespace())
     workspace = bench.gateway.state.workspaces[bench.workspace]
     workspace.status.phase = 2
@@ -284,7 +286,7 @@ async def test_a_foreign_or_ending_workspace_is_refused(bench):
 
 
 @pytest.mark.parametrize("code", [CODE.PERMISSION_DENIED, CODE.UNAUTHENTICATED])
-async def test_a_refused_identity_is_permanent_for_a_namespace(bench, code):
+async def test_g05_a_refused_identity_is_permanent_for_a_namespace(bench, code):
     bench.gateway.refuses = code
     for call in (
         bench.driver.ensure_namespace(bench.namespace()),
@@ -295,7 +297,7 @@ async def test_a_refused_identity_is_permanent_for_a_namespace(bench, code):
         assert str(refused.value) == code.name
 
 
-async def test_leftovers_of_unknown_revisions_go_with_the_namespace_over_all_pages(bench):
+async def test_g17_leftovers_of_unknown_revisions_go_with_the_namespace_over_all_pages(bench):
     await bench.deploy()
     state = bench.gateway.state
     for number in range(3):
@@ -387,7 +389,7 @@ async def test_a_deletion_of_another_object_is_unconfirmed(bench):
         await bench.driver.cleanup(bench.removal())
 
 
-async def test_br06_accepted_is_pending_then_done_and_providers_wait(bench):
+async def test_g17_br06_accepted_is_pending_then_done_and_providers_wait(bench):
     await bench.deploy()
     bench.gateway.accepts_deletions = True
     bench.gateway.deletion_reads = 100
@@ -469,7 +471,7 @@ async def test_br05_a_stranger_with_our_name_is_not_deleted(bench):
         ),
     ],
 )
-async def test_what_never_runs_is_refused_without_a_call(bench, revision, changes, code):
+async def test_g07_what_never_runs_is_refused_without_a_call(bench, revision, changes, code):
     with pytest.raises(DriverRefusal) as refused:
         await bench.driver.provision_harness(bench.harness(a_revision(**revision), **changes))
     assert refused.value.code == code
@@ -479,7 +481,7 @@ async def test_what_never_runs_is_refused_without_a_call(bench, revision, change
 # -- Observation and logs
 
 
-async def test_observation_is_one_read_and_a_failed_one_is_unknown(bench):
+async def test_g20_observation_is_one_read_and_a_failed_one_is_unknown(bench):
     await bench.deploy()
     before = len(bench.gateway.requests)
     assert (await bench.driver.observe_harness(bench.revision())).state == "running"
@@ -488,7 +490,7 @@ async def test_observation_is_one_read_and_a_failed_one_is_unknown(bench):
     assert (await bench.driver.observe_harness(bench.revision())).state == "unknown"
 
 
-async def test_logs_are_bounded_and_of_one_sandbox(bench):
+async def test_g19_logs_are_bounded_and_of_one_sandbox(bench):
     await bench.prepare()
     with pytest.raises(NotVisible):
         await bench.driver.read_sandbox_logs(bench.revision(), LogRequest(lines=5))
@@ -513,7 +515,7 @@ async def test_logs_are_bounded_and_of_one_sandbox(bench):
 # -- Credential sources
 
 
-async def test_a_source_is_checked_before_anything_is_sent(bench):
+async def test_g22_a_source_is_checked_before_anything_is_sent(bench):
     await bench.driver.ensure_namespace(bench.namespace())
     before = len(bench.gateway.requests)
     cases = [
@@ -553,7 +555,7 @@ async def test_a_source_lives_attaches_and_is_withdrawn(bench):
     assert (await bench.keys.source_status(bench.namespace(), source)).state == "absent"
 
 
-async def test_a_foreign_provider_is_not_adopted_as_a_source(bench):
+async def test_g22_a_foreign_provider_is_not_adopted_as_a_source(bench):
     await bench.prepare()
     provider = bench.gateway.state.providers[bench.workspace, names.credential_provider(SOURCE_ID)]
     provider.metadata.labels["openclaw.dev/credential-source-id"] = "cs_other"
@@ -563,7 +565,7 @@ async def test_a_foreign_provider_is_not_adopted_as_a_source(bench):
         await bench.keys.attach_for_revision(bench.revision(), [a_source()])
 
 
-async def test_two_sources_with_one_environment_name_are_a_conflict(bench):
+async def test_g22_two_sources_with_one_environment_name_are_a_conflict(bench):
     await bench.prepare()
     with pytest.raises(CredentialSourceRefused) as refused:
         await bench.keys.attach_for_revision(bench.revision(), [a_source(), a_source(id="cs_2")])
@@ -579,7 +581,7 @@ async def test_an_attached_provider_cannot_be_removed_yet(bench):
 # -- The wire
 
 
-async def test_a_rotated_token_file_is_honoured_by_the_next_call(bench, tmp_path):
+async def test_g18_a_rotated_token_file_is_honoured_by_the_next_call(bench, tmp_path):
     token = tmp_path / "token"
     token.write_text("first\n")
     bench.restart(Gateway(a_backend(bench.gateway.port, token_path=str(token))))
@@ -597,7 +599,7 @@ async def test_a_rotated_token_file_is_honoured_by_the_next_call(bench, tmp_path
 
 
 @pytest.mark.parametrize("after", [False, True])
-async def test_cancelling_the_caller_cancels_the_call(bench, after):
+async def test_g18_cancelling_the_caller_cancels_the_call(bench, after):
     bench.gateway.script("CreateWorkspace", silence(after=after))
     task = asyncio.create_task(bench.driver.ensure_namespace(bench.namespace()))
     await bench.gateway.hung.wait()
@@ -610,7 +612,7 @@ async def test_cancelling_the_caller_cancels_the_call(bench, after):
     assert len(bench.gateway.state.workspaces) == 1
 
 
-async def test_a_silent_gateway_ends_by_our_own_deadline(bench):
+async def test_br14_a_silent_gateway_ends_by_our_own_deadline(bench):
     await bench.prepare()
     bench.restart(Gateway(a_backend(bench.gateway.port, request_timeout_ms=150)))
     bench.gateway.script("CreateSandbox", silence(after=True))

@@ -48,7 +48,7 @@ class Harness:
         )
 
 
-async def test_a_serving_app_server_never_sees_a_plain_request(bench):
+async def test_g13_a_serving_app_server_never_sees_a_plain_request(bench):
     await bench.deploy()
     harness = Harness(bench)
     assert (await bench.driver.harness_status(bench.status())).state == "serving"
@@ -80,7 +80,7 @@ GOOD = json.dumps({"runtimeFailure": FAILURE}).encode()
         ((200, JSON, b'{"runtimeFailure": {"a": "' + b"x" * 20_000 + b'"}}'), "starting"),
     ],
 )
-async def test_the_held_document_is_read_after_a_refused_upgrade(bench, document, state):
+async def test_g13_the_held_document_is_read_after_a_refused_upgrade(bench, document, state):
     await bench.deploy()
     harness = Harness(bench, accept=False, document=document)
     found = await bench.driver.harness_status(bench.status())
@@ -104,7 +104,7 @@ async def test_a_dead_sandbox_is_named_instead_of_starting(bench):
     assert refused.value.code == "SANDBOX_FAILED"
 
 
-async def test_garbage_and_silence_are_transient_and_a_bad_token_never_leaves(bench):
+async def test_g13_garbage_and_silence_are_transient_and_a_bad_token_never_leaves(bench):
     await bench.deploy()
     heads = []
 
@@ -142,7 +142,7 @@ async def test_another_url_than_a_plain_origin_is_refused(bench, url):
         await bench.driver.harness_endpoint(bench.harness())
 
 
-async def test_a_missing_or_other_exposure_is_an_error_not_starting(bench):
+async def test_g13_a_missing_or_other_exposure_is_an_error_not_starting(bench):
     await bench.deploy()
     bench.gateway.state.services[bench.workspace, bench.sandbox].endpoint.target_port = 1
     with pytest.raises(OwnershipConflict):

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from oce.sandboxd.confine.control_groups import ControlGroups
-from oce.sandboxd.place import ExitStatus, Limits
+from oce.sandboxd.place import ExitStatus, Limits, Mount
 from oce.testing.machine_place import run_inside, temporary_place
 
 pytestmark = [
@@ -74,3 +74,23 @@ async def test_an_interpreter_that_only_root_can_read_is_installed_for_all():
         code = "import ssl, sys; print(*sys.version_info[:3])"
         seen = await run_inside(sandbox, [await kit.python(), "-I", "-c", code])
         assert seen.stdout.split() == [*map(str, sys.version_info[:3])], seen.stderr
+
+
+async def test_a_private_folder_is_entered_by_its_sandbox_alone():
+    async with temporary_place() as kit:
+        folder = kit.folder / "providers"
+        folder.mkdir(mode=0o700)
+        (folder / "file").write_text("for this Sandbox")
+        (folder / "file").chmod(0o444)
+        shown = Mount(
+            source=folder, target="/run/openshell/providers", read_only=True, private=True
+        )
+        sandbox = await kit.start([], uid_key="a", mounts=(*kit.launch([]).mounts, shown))
+        seen = await run_inside(sandbox, ["cat", "/run/openshell/providers/file"])
+        assert (seen.code, seen.stdout) == (0, "for this Sandbox")
+        found = folder.stat()
+        assert (found.st_mode & 0o777, found.st_uid, found.st_gid) == (
+            0o750,
+            0,
+            kit.config.first_uid,
+        )

@@ -39,7 +39,7 @@ def test_requirements_golden(revision, settings):
         "OCE_CODEX_SESSIONS_DIR": "/sandbox/.openclaw-sessions",
         "OPENCLAW_HARNESS_MODEL": "gpt-test",
         "OPENCLAW_WORKSPACE_DIR": "/sandbox/enterprise",
-        "RUST_LOG": "info,codex_otel=off",
+        "RUST_LOG": "info,codex_otel=off,codex_app_server_transport::transport::remote_control=off",
     }
     assert [(m.claim, m.sub_path, m.mount_path, m.read_only) for m in found.workspace_mounts] == [
         ("agents", f"{revision.agent_id}/workspace", "/sandbox/enterprise", False),

@@ -126,7 +126,7 @@ MOUNT = ("kubernetes", "sandboxDataMount")
         (("local",), {}),
     ],
 )
-def test_the_driver_block_is_closed_and_never_repeats_a_value(path, value):
+def test_g02_the_driver_block_is_closed_and_never_repeats_a_value(path, value):
     with pytest.raises(ConfigurationRefused) as refused:
         parse_settings(changed(path, value), path="/drivers/sandbox/configuration")
     assert refused.value.details[0].path.startswith("/drivers/sandbox/configuration")
@@ -216,12 +216,12 @@ def test_backend_endpoints(configuration, authority, tls):
         {"endpoint": "http://h", "auth": OPEN, "insecureTransport": "yes"},
     ],
 )
-def test_backend_refusals(configuration):
+def test_g03_backend_refusals(configuration):
     with pytest.raises(ConfigurationRefused):
         parse_backend(configuration, DRIVERS)
 
 
-def test_the_credential_gateway_block():
+def test_g22_the_credential_gateway_block():
     assert parse_gateway_settings({"binaries": ["/b/c"]}).binaries == ("/b/c",)
     for bad in (
         {},

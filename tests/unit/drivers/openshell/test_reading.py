@@ -73,7 +73,7 @@ TABLE = {
 
 
 @pytest.mark.parametrize(("number", "wanted"), TABLE.items())
-def test_the_observation_table_by_name_and_by_number(number, wanted):
+def test_g20_the_observation_table_by_name_and_by_number(number, wanted):
     for phase in (number, f"SANDBOX_PHASE_{NAMES.get(number, 'NEW')}"):
         found = observe(a_revision(), record(phase, 137, 4))
         assert (found.state, found.code) == wanted
@@ -81,7 +81,7 @@ def test_the_observation_table_by_name_and_by_number(number, wanted):
         assert (found.exit_code, found.restarts) == ((137, 4) if restarting else (None, None))
 
 
-def test_restarting_needs_both_values_in_range_and_the_right_revision():
+def test_g20_restarting_needs_both_values_in_range_and_the_right_revision():
     for code, restarts in itertools.product((None, 2**31, -(2**31) - 1), (0, 2**32)):
         found = observe(a_revision(), record(8, code, restarts))
         assert (found.state, found.code) == ("starting", None)
@@ -141,14 +141,14 @@ def test_parsing_is_linear():
 
 
 @given(st.text(max_size=3000))
-def test_supplier_text_is_one_short_printable_line(text):
+def test_g12_supplier_text_is_one_short_printable_line(text):
     found = normalised(text)
     assert len(found) <= 512
     assert found.isprintable()
     assert "  " not in found
 
 
-def test_a_bundle_is_certificates_only():
+def test_br31_a_bundle_is_certificates_only():
     pem = (
         "comment\n-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"
         "-----BEGIN CERTIFICATE-----\nBBBB\n-----END CERTIFICATE-----\ntrailing\n"

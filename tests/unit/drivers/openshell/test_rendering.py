@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,12 +21,23 @@ from oce.contracts.sandbox import (
     HarnessContext,
     WorkspaceMount,
 )
+from oce.domain.resources import Harness
+from oce.domain.secret import SecretText
 from oce.drivers.openshell import adoption, profiles, records
+from oce.drivers.openshell.node_setup import from_code
 from oce.drivers.openshell.policies import admit
 from oce.drivers.openshell.rendering import render
 from oce.drivers.openshell.settings import parse_settings
 from oce.drivers.openshell.wire import canonical_spec
-from oce.testing.openshell_bench import REVISION_ID, a_namespace, a_revision, requirements
+from oce.testing.openshell_bench import (
+    REVISION_ID,
+    SETUP_TOKEN,
+    a_namespace,
+    a_revision,
+    native_requirements,
+    requirements,
+    setup_code,
+)
 
 PEM = "-----BEGIN CERTIFICATE-----\nQUJD\n-----END CERTIFICATE-----\n"
 GOLDEN = Path(__file__).parent / "golden"
@@ -76,7 +91,7 @@ CLAIM = (
     ("name", "settings", "changes"),
     [("local", LOCAL, {}), ("kubernetes", KUBERNETES, {"workspace_mounts": CLAIM})],
 )
-def test_the_create_request_is_golden(name, settings, changes):
+def test_g08_the_create_request_is_golden(name, settings, changes):
     rendering = render("box", parse_settings(settings), context(**changes))
     document = {
         "create": rendering.create_request("ID"),
@@ -91,7 +106,7 @@ def test_the_create_request_is_golden(name, settings, changes):
     assert text == (GOLDEN / f"{name}.json").read_text()
 
 
-def test_equal_inputs_render_equally_and_adopt_themselves():
+def test_g08_equal_inputs_render_equally_and_adopt_themselves():
     settings = parse_settings(LOCAL)
     one, two = render("box", settings, context()), render("box", settings, context())
     assert one == two
@@ -238,3 +253,73 @@ def test_the_revision_id_is_in_no_name():
     rendering = render("box", parse_settings(LOCAL), context())
     assert len(rendering.sandbox) == 19
     assert REVISION_ID not in rendering.sandbox
+
+
+def test_a_mount_of_the_images_home_is_relocated_and_linked_into_the_harness_home(tmp_path):
+    mounts = (
+        mount(claim="pvc-a1", sub_path="workspace", mount_path="/home/node/workspace"),
+        mount(claim="pvc-a1", sub_path="codex", mount_path="/home/node/.codex"),
+    )
+    environment = (
+        *requirements().environment,
+        EnvironmentLiteral(name="A", value="/home/node/.codex"),
+        EnvironmentLiteral(name="B", value="/home/node/workspace/notes"),
+    )
+    rendering = render(
+        "box",
+        parse_settings(KUBERNETES),
+        context(workspace_mounts=mounts, environment=environment),
+    )
+    spec = rendering.spec
+    volumes = spec["template"]["driver_config"]["kubernetes"]["containers"]["agent"]
+    paths = [m["mount_path"] for m in volumes["volume_mounts"]]
+    assert paths[0] == "/sandbox/enterprise"
+    assert re.fullmatch(r"/sandbox/\.openclaw-mounts/[0-9a-f]{16}", paths[1])
+    home = "/sandbox/.openclaw-runtime/home"
+    command = spec["command"]
+    assert command[:4] == ["/usr/bin/python3", "-I", "-S", "-c"]
+    assert command[5:10] == ["2", paths[0], f"{home}/workspace", paths[1], f"{home}/.codex"]
+    assert command[10:] == list(requirements().command)
+    assert all(len(argument.encode()) < 32_768 for argument in command)
+    assert paths[1] in spec["policy"]["filesystem"]["read_write"]
+    assert spec["environment"]["A"] == f"{paths[1]}/state"
+    assert spec["environment"]["B"] == f"{home}/workspace/notes"
+    with pytest.raises(RevisionUnsupported):
+        render(
+            "box",
+            parse_settings(KUBERNETES),
+            context(workspace_mounts=(*mounts[:1], mount(mount_path="/home/node/../x"))),
+        )
+    home_inside, target = tmp_path / "home", tmp_path / "mount"
+    target.mkdir()
+    inner = [str(target), str(home_inside / ".codex"), "/bin/sh", "-c", "ls -A"]
+    run = [sys.executable, *command[1:5], "1", *inner]
+    for _ in range(2):
+        done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, check=True)  # noqa: S603 - the Driver's own program
+        assert done.stdout.split() == ["home", "mount"]
+    assert os.readlink(home_inside / ".codex") == str(target)
+    (home_inside / ".codex").unlink()
+    (home_inside / ".codex").mkdir()
+    assert subprocess.run(run, capture_output=True, check=False).returncode == 78  # noqa: S603 - as above
+
+
+def test_native_openclaw_is_golden():
+    revision = a_revision(harness=Harness(id="openclaw", version="2026.1", mode="dedicated"))
+    wanted = native_requirements(workspace_mounts=CLAIM)
+    rendering = render(
+        "box",
+        parse_settings(KUBERNETES),
+        HarnessContext(namespace=a_namespace(), revision=revision, requirements=wanted),
+    ).enrolling(from_code(SecretText(setup_code())))
+    document = {
+        "create": rendering.create_request("ID"),
+        "provider": {
+            "name": rendering.provider,
+            "labels": rendering.provider_labels,
+            "config": rendering.provider_config,
+        },
+        "profile": rendering.profile.document,
+    }
+    text = json.dumps(document, indent=2, sort_keys=True) + "\n"
+    assert SETUP_TOKEN not in repr(rendering) + text
+    assert text == (GOLDEN / "native.json").read_text()

@@ -1,0 +1,154 @@
+"""An Agent is denied a host, learns why, and gets it while it runs; the next deploy keeps it, and taking it away works the same way."""
+
+from __future__ import annotations
+
+import shutil
+import ssl
+import threading
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING
+
+import pytest
+from person import MATERIAL, Machine, agent_document, new_root, new_shell, serve
+
+from oce.dev.pki import ensure_identity
+from oce.dev.traces import sandboxes_of, traces_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from person import ModelEndpoint, Shell
+
+pytestmark = [pytest.mark.sandbox, pytest.mark.codex]
+
+HOST = "docs.example.com"
+ASK = (
+    "run: python3 -I -c \"import urllib.request as u; print(u.urlopen('https://"
+    f"{HOST}/').read().decode())\""
+)
+PAGE = b"the page of the docs"
+
+
+class _Page(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("content-length", str(len(PAGE)))
+        self.end_headers()
+        self.wfile.write(PAGE)
+
+    def log_message(self, *_given: object) -> None:
+        pass
+
+
+@contextmanager
+def upstream(folder: Path) -> Iterator[str]:
+    """Serve the docs over TLS on loopback; yields the operator's lines that lead to it."""
+    folder.mkdir()
+    identity = ensure_identity(folder, "docs", (HOST,), datetime.now(UTC))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(identity.certificate, identity.key)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Page)
+    server.daemon_threads = True
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    try:
+        yield (
+            f'[[upstream]]\nhost = "{HOST}"\nport = 443\n'
+            f'connect = "127.0.0.1:{server.server_port}"\nca_file = "{folder / "ca.crt"}"\n'
+        )
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.fixture
+def reaching(model: ModelEndpoint) -> Iterator[Machine]:
+    root = new_root("oce-ap-")
+    state = root / "state"
+    state.mkdir()
+    with upstream(root / "docs") as lines:
+        (state / "operator.toml").write_text(model.operator_settings() + lines)
+        found = Machine(root, state, new_shell(root, state), model)
+        try:
+            found.shell.occ("up", "--detach")
+            found.shell.occ("apply", "-f", "-", stdin=MATERIAL)
+            yield found
+        finally:
+            found.sandboxes |= sandboxes_of(state / "sandboxd")
+            found.shell.occ("down", "--purge", "--yes")
+            shutil.rmtree(root, ignore_errors=True)
+    assert traces_of(root, sandboxes=frozenset(found.sandboxes)) == ()
+
+
+def denied_program(shell: Shell) -> str:
+    """Return the program that a denial names: what a person reads in the log."""
+    records = shell.json("agent", "logs", "reader", "--level", "warn", "--since", "10m")["records"]
+    return next(
+        str(one["fields"]["binary"])
+        for one in reversed(records)
+        if one.get("fields", {}).get("dst_host") == HOST
+    )
+
+
+def test_denied_explained_added_applied_kept_and_taken_away(reaching: Machine):
+    shell = reaching.shell
+    before = serve(shell, "reader")
+    assert "403" in shell.chat("reader", ASK)
+    question = ("--binary", denied_program(shell), "--host", HOST, "--method", "GET")
+
+    why = shell.occ("agent", "policy", "explain", "reader", *question, code=1)
+    assert f"no rule names {HOST}:443" in why.out
+    assert "This rule would allow it" in why.out
+    rule = shell.occ("agent", "policy", "explain", "reader", *question, "--addition").out
+    assert "access: read_only" in rule
+    shell.occ("agent", "policy", "set", "reader", "--add", "-", "--dry-run", stdin=rule)
+    assert shell.json("agent", "policy", "get", "reader")["draft"]["additions"] == []
+    shell.occ("agent", "policy", "set", "reader", "--add", "-", stdin=rule)
+    assert "not in force" in shell.occ("agent", "policy", "get", "reader").out
+    shell.occ("agent", "policy", "explain", "reader", *question, "--draft")
+    assert "403" in shell.chat("reader", ASK), "a draft changes nothing that runs"
+
+    shell.occ("agent", "policy", "apply", "reader", "--dry-run")
+    assert "403" in shell.chat("reader", ASK)
+    applied = shell.json("agent", "policy", "apply", "reader")
+    assert (applied["state"], applied["observation"]["loadState"]) == ("confirmed", "loaded")
+    assert PAGE.decode() in shell.chat("reader", ASK)
+    assert shell.json("agent", "get", "reader")["activeRevisionId"] == before["activeRevisionId"]
+    picture = shell.json("agent", "policy", "get", "reader")
+    assert picture["draftApplied"] is True
+    assert picture["inForce"]["origin"] == "applied"
+    assert picture["live"]["observation"]["matches"] is True
+    writing = shell.occ("agent", "policy", "explain", "reader", *question[:-1], "POST", code=1)
+    assert "POST / is not allowed by" in writing.out
+    assert "access: read_write" in writing.out
+    again = shell.json("agent", "policy", "apply", "reader")
+    assert again["observation"]["policyVersion"] == applied["observation"]["policyVersion"]
+
+    shell.occ("agent", "deploy", "reader", "--dry-run")
+    assert len(shell.json("agent", "revisions", "reader")) == 1
+    shell.occ("agent", "deploy", "reader", "--wait")
+    picture = shell.json("agent", "policy", "get", "reader")
+    assert picture["inForce"]["origin"] == "admitted"
+    assert picture["inForce"]["revisionId"] != before["activeRevisionId"]
+    assert PAGE.decode() in shell.chat("reader", ASK), "the new revision has the rule"
+    assert len(shell.json("agent", "logs", "reader", "--limit", "1")["records"]) == 1
+
+    shell.occ("agent", "policy", "set", "reader", "--clear")
+    assert shell.json("agent", "policy", "apply", "reader")["state"] == "confirmed"
+    assert "403" in shell.chat("reader", ASK), "what was taken away is gone at once"
+    assert shell.occ("agent", "policy", "recommendations", "reader").code == 0
+    refused = shell.occ(
+        "agent", "policy", "set", "reader", "--add", "-", code=1,
+        stdin="name: wide\nbinaries: [{path: /usr/bin/curl}]\nendpoints: [{host: '*.com', ports: [443]}]\n",
+    )  # fmt: skip
+    assert "/additions/0/endpoints/0/host" in refused.err
+
+    wrong = agent_document("reader", configuration="nowhere")
+    unknown = shell.occ("apply", "-f", "-", "--dry-run", code=1, stdin=wrong)
+    assert "/configurationId" in unknown.err
+    assert shell.occ("apply", "-f", "-", "--dry-run", "--deploy", stdin=agent_document("reader"))
