@@ -74,7 +74,7 @@ class Installation:
 
 @contextlib.contextmanager
 def installation(*, durable: bool = True) -> Iterator[Installation]:
-    with folder("oce-b-") as root, contextlib.ExitStack() as stack:
+    with folder() as root, contextlib.ExitStack() as stack:
         authority = TestAuthority(root)
         authority.context(_ENDPOINT)
         model = _model_server(root, stack)

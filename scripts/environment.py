@@ -8,6 +8,7 @@ is a path file. pip checks every wheel against `requirements.lock`, also those o
 A run that does not come to its end leaves a mark, and the next one starts from nothing.
 """
 
+# ruff: noqa: INP001, S603, T201 # a script beside the package; it runs pip and tells what it does
 from __future__ import annotations
 
 import hashlib
@@ -40,6 +41,7 @@ sys.exit({function}())
 
 
 def main() -> int:
+    """Make or finish the environment; 1 when a package could not be had."""
     folder = Path(sys.argv[1]).absolute()
     unfinished = folder / ".unfinished"
     if unfinished.exists() or not works(folder):
@@ -76,6 +78,7 @@ def create(folder: Path) -> None:
 
 
 def bundled_pip() -> Path | None:
+    """Return the wheel that ensurepip would install: Python's own, or where Debian keeps it."""
     folders = [
         sysconfig.get_config_var("WHEEL_PKG_DIR"),
         Path(os.__file__).parent / "ensurepip" / "_bundled",
@@ -87,6 +90,7 @@ def bundled_pip() -> Path | None:
 
 
 def site_packages(folder: Path) -> Path:
+    """Return where the environment keeps packages; it has this very Python's version."""
     return folder / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
 
 
@@ -135,6 +139,7 @@ def locked() -> list[str]:
 
 
 def fetch(folder: Path, wheels: Path, requirements: list[str], work: Path) -> None:
+    """Download what is locked into the directory of wheels. Raises CalledProcessError."""
     incoming = Path(tempfile.mkdtemp(prefix="incoming-", dir=wheels))
     try:
         side_by_side(
@@ -150,6 +155,7 @@ def fetch(folder: Path, wheels: Path, requirements: list[str], work: Path) -> No
 
 
 def install_from(folder: Path, wheels: Path, requirements: list[str], work: Path) -> None:
+    """Install from a directory of wheels, in two parts of about the same size. Raises CalledProcessError."""
     halves: list[list[str]] = [[], []]
     weights = [0, 0]
     sizes = {wheel.name.lower(): wheel.stat().st_size for wheel in wheels.glob("*.whl")}
@@ -162,7 +168,8 @@ def install_from(folder: Path, wheels: Path, requirements: list[str], work: Path
 
 
 def size(requirement: str, sizes: dict[str, int]) -> int:
-    name, _, version = requirement.split()[0].partition("==")
+    """Return the size of the wheel that a requirement names, 0 when it is not there."""
+    name, _, version = requirement.split(maxsplit=1)[0].partition("==")
     prefix = f"{re.sub('[-_.]+', '_', name).lower()}-{version}-"
     return next((weight for wheel, weight in sizes.items() if wheel.startswith(prefix)), 0)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -73,3 +75,40 @@ def test_nothing_listens_at_the_url(machine: Machine, shell: Shell):
     refused = shell.occ("--url", "https://127.0.0.1:9", "agent", "list", code=1)
     assert "127.0.0.1:9" in refused.err
     assert "occ up" in refused.err or "Hint" in refused.err
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        (
+            "id: compute-local\n    implementation: local",
+            "id: c\n    implementation: kubernetes",
+            "do not mix",
+        ),
+        ("cluster: single-machine", "clutser: single-machine", "occ.clutser"),
+        ("implementation: openshell", "implementation: docker", "implementation"),
+    ],
+)
+def test_a_startup_file_that_cannot_be_composed(
+    machine: Machine, shell: Shell, before: str, after: str, said: str
+):
+    text = (machine.state / "config" / "installation.yaml").read_text()
+    assert before in text
+    file = shell.folder / "odd.yaml"
+    file.write_text(text.replace(before, after, 1))
+    sockets = machine.state / "postgres" / "run"
+    started = subprocess.run(
+        [sys.executable, "-m", "oce.worker.main"],
+        env={
+            **shell.environment,
+            "OCC_CONFIG_PATH": str(file),
+            "OCC_DATABASE_URL": f"postgresql://occ_app@/occ?host={sockets}",
+        },
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert started.returncode == 2, started
+    assert said in started.stderr
+    assert "Traceback" not in started.stderr

@@ -95,6 +95,28 @@ def denied_program(shell: Shell) -> str:
     )
 
 
+def the_log_is_a_window(shell: Shell) -> None:
+    newest = shell.json("agent", "logs", "reader", "--limit", "1")
+    assert (len(newest["records"]), newest["truncated"]) == (1, True)
+    since = newest["records"][0]["time"]
+    assert shell.json("agent", "logs", "reader", "--since", since)["records"][-1]["time"] >= since
+    assert shell.json("agent", "logs", "reader", "--since", "1d")["truncated"] is False
+    assert "There may be more" in shell.occ("agent", "logs", "reader", "--limit", "1").err
+
+
+def what_cannot_be_is_refused_before_it_is_done(shell: Shell) -> None:
+    refused = shell.occ(
+        "agent", "policy", "set", "reader", "--add", "-", code=1,
+        stdin="name: wide\nbinaries: [{path: /usr/bin/curl}]\nendpoints: [{host: '*.com', ports: [443]}]\n",
+    )  # fmt: skip
+    assert "/additions/0/endpoints/0/host" in refused.err
+
+    wrong = agent_document("reader", configuration="nowhere")
+    unknown = shell.occ("apply", "-f", "-", "--dry-run", code=1, stdin=wrong)
+    assert "/configurationId" in unknown.err
+    shell.occ("apply", "-f", "-", "--dry-run", "--deploy", stdin=agent_document("reader"))
+
+
 def test_denied_explained_added_applied_kept_and_taken_away(reaching: Machine):
     shell = reaching.shell
     before = serve(shell, "reader")
@@ -136,19 +158,10 @@ def test_denied_explained_added_applied_kept_and_taken_away(reaching: Machine):
     assert picture["inForce"]["origin"] == "admitted"
     assert picture["inForce"]["revisionId"] != before["activeRevisionId"]
     assert PAGE.decode() in shell.chat("reader", ASK), "the new revision has the rule"
-    assert len(shell.json("agent", "logs", "reader", "--limit", "1")["records"]) == 1
+    the_log_is_a_window(shell)
 
     shell.occ("agent", "policy", "set", "reader", "--clear")
     assert shell.json("agent", "policy", "apply", "reader")["state"] == "confirmed"
     assert "403" in shell.chat("reader", ASK), "what was taken away is gone at once"
     assert shell.occ("agent", "policy", "recommendations", "reader").code == 0
-    refused = shell.occ(
-        "agent", "policy", "set", "reader", "--add", "-", code=1,
-        stdin="name: wide\nbinaries: [{path: /usr/bin/curl}]\nendpoints: [{host: '*.com', ports: [443]}]\n",
-    )  # fmt: skip
-    assert "/additions/0/endpoints/0/host" in refused.err
-
-    wrong = agent_document("reader", configuration="nowhere")
-    unknown = shell.occ("apply", "-f", "-", "--dry-run", code=1, stdin=wrong)
-    assert "/configurationId" in unknown.err
-    assert shell.occ("apply", "-f", "-", "--dry-run", "--deploy", stdin=agent_document("reader"))
+    what_cannot_be_is_refused_before_it_is_done(shell)

@@ -294,7 +294,7 @@ def logs(
     if page["withheld"]:
         click.echo(f"{page['withheld']} lines were withheld.", err=True)
     if page["truncated"]:
-        click.echo("There is more: raise --limit or narrow --since.", err=True)
+        click.echo("There may be more: raise --limit.", err=True)
 
 
 @agent.command()

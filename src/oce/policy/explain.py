@@ -7,6 +7,7 @@ one. Sentences carry host, port, program, method and path; never a query or a he
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -100,9 +101,13 @@ def addition_for(
     """Return the narrowest rule document that would allow what was denied, or None where no addition can."""
     if verdict.code in (DenyCode.DENY_RULE, DenyCode.IDENTITY, None) or not connection.binaries:
         return None
+    endpoint = dict(endpoint_document(_endpoint_for(verdict, connection, request)))
+    endpoint.pop("port", None)
+    host = re.sub(r"[^a-z0-9]+", "-", connection.host).strip("-")
     return {
+        "name": f"allow-{host}-{connection.port}",
         "binaries": [{"path": binary} for binary in sorted(set(connection.binaries))],
-        "endpoints": [endpoint_document(_endpoint_for(verdict, connection, request))],
+        "endpoints": [{**endpoint, "ports": [connection.port]}],
     }
 
 

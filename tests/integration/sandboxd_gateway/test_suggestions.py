@@ -140,3 +140,36 @@ async def test_a_rejected_suggestion_does_not_come_back_and_cleared_ones_are_for
         await control.RejectDraftChunk(
             pb.RejectDraftChunkRequest(**tools.in_default(sandbox="one", chunk_id="chunk-none"))
         )
+
+
+async def test_an_approval_gives_a_program_nothing_but_the_place_it_was_denied(
+    world, control, tools
+):
+    """`a-b` and `a.b` share a rule name; one rule for both would open each place to both programs."""
+    sandbox_id = await made(control, tools)
+    await deny(world, sandbox_id, host="a-b.example.com")
+    await deny(world, sandbox_id, host="a.b.example.com", binary="/usr/bin/git")
+    await deny(world, sandbox_id, host="a-b.example.com", binary="/usr/bin/git", port=443)
+    await pending(control, tools, 3)
+    for _ in range(3):
+        chunk = (await read(control, tools, "pending")).chunks[0]
+        await control.ApproveDraftChunk(
+            pb.ApproveDraftChunkRequest(
+                **tools.in_default(
+                    sandbox="one", chunk_id=chunk.id, review_token=chunk.review_token
+                )
+            )
+        )
+
+    async def opened():
+        rules = world.egress.served[sandbox_id].policy.rules
+        return {
+            (endpoint.host, tuple(sorted(rule.binaries)))
+            for rule in rules
+            for endpoint in rule.endpoints
+        } == {
+            ("a-b.example.com", (CURL, "/usr/bin/git")),
+            ("a.b.example.com", ("/usr/bin/git",)),
+        }
+
+    await tools.eventually(opened)

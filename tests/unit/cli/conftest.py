@@ -69,7 +69,7 @@ def server():
             if status != 204:
                 self.wfile.write(payload)
 
-        do_GET = do_POST = do_PATCH = do_DELETE = _serve  # noqa: N815 # the base class's names
+        do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _serve  # noqa: N815 # the base class's names
 
         def log_message(self, *_given):
             pass

@@ -112,8 +112,29 @@ def test_diff_and_dry_run_show_the_same_and_write_nothing(server, occ, tmp_path)
         '    /values/agents/defaults/model: "old" → "new"',
         "= agent demo",
     ]
+    server.on(f"PATCH {BASE}/configurations/cfg_1", None)
     assert occ("apply", "-f", "all.yaml", "--dry-run")[1] == out
-    assert all(item["method"] == "GET" for item in server.requests)
+    (judged,) = [item for item in server.requests if item["method"] != "GET"]
+    assert judged["path"] == f"{BASE}/configurations/cfg_1?dryRun=true"
+
+
+def test_a_dry_run_is_judged_by_the_server_without_the_secret(server, occ, tmp_path):
+    written(tmp_path)
+    server.on(f"POST {BASE}/secrets", None)
+    server.on(f"POST {BASE}/configurations", None)
+    code, _, err = occ("apply", "-f", "all.yaml", "--dry-run", "--deploy")
+    assert code == 0
+    assert [item["path"] for item in server.requests if item["method"] != "GET"] == [
+        f"{BASE}/secrets?dryRun=true",
+        f"{BASE}/configurations?dryRun=true",
+    ]
+    assert server.bodies("POST")[0] == {"name": "openai-key", "value": "dry-run"}
+    assert "Not judged yet: credential-source openai needs secret openai-key." in err
+    assert "Not judged yet: the deploy of agent demo" in err
+    server.refuse(f"PATCH {BASE}/configurations/cfg_1", 400, "INVALID_REQUEST")
+    there(server)
+    code, out, err = occ("apply", "-f", "all.yaml", "--dry-run")
+    assert (code, "~ configuration demo" in out, "INVALID_REQUEST" in err) == (1, True, True)
 
 
 def test_what_cannot_change_stops_everything_before_the_first_write(server, occ, tmp_path):

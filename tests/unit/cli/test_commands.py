@@ -335,7 +335,7 @@ def test_logs_show_lines_gaps_and_what_was_withheld(server, occ):
     ]
     assert err.splitlines() == [
         "3 lines were withheld.",
-        "There is more: raise --limit or narrow --since.",
+        "There may be more: raise --limit.",
     ]
     query = server.requests[0]["path"].partition("?")[2]
     assert re.fullmatch(r"since=\d{4}-[^&]+%2B00%3A00&limit=200&minLevel=warn", query)

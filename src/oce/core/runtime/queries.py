@@ -155,13 +155,15 @@ async def logs(
             raise CoreError(code="RUNTIME_LOGS_SANDBOX_NOT_FOUND") from error
         except Exception as error:
             raise CoreError(code="RUNTIME_LOGS_UNAVAILABLE") from error
+    # A full page of a source that holds more: with `since`, what was left out may also be older than asked for.
+    full = len(chunk.lines) == query.lines < chunk.examined
     records, cut = _bounded(tuple(classify(chunk.lines[-query.lines :], query.min_level)))
     return LogPage(
         revision_id=revision.id,
         observed_at=chunk.observed_at,
         records=records,
         withheld=sum(one.count for one in records if one.kind == "withheld"),
-        truncated=cut or len(chunk.lines) > query.lines,
+        truncated=cut or len(chunk.lines) > query.lines or full,
     )
 
 

@@ -57,8 +57,8 @@ if TYPE_CHECKING:
 _TERMINAL: Final = frozenset(("HARNESS_EXITED", "SANDBOX_FAILED"))
 """Observations after which waiting cannot help (mission document 003)."""
 _POLL_GROWTH: Final = 1.15
-"""What became true is noticed late by half a pause on average, and a pause is about `1 - 1/growth` of the time waited: here 7 % late, with
-1.5 it was 17 %, which was the largest part of what a deploy took beyond its Harness."""
+"""What became true is noticed late by half a pause on average, and a pause is about `1 - 1/growth` of the time waited: here 7 % late.
+With 1.5 it would be 17 %, a tenth of a second more for a Harness that starts in 0.7 s (`python -m benchmarks deploy`)."""
 _DEFAULT_PORTS: Final = {"ws": 80, "wss": 443, "http": 80, "https": 443}
 
 

@@ -299,7 +299,9 @@ def _environment(
     literals: Mapping[str, str],
     mounts: Mounts,
 ) -> dict[str, str]:
-    moved = {name: _moved(value) for name, value in literals.items() if name != _NODE_CA_ENV}
+    moved = {
+        name: _moved(value, mounts) for name, value in literals.items() if name != _NODE_CA_ENV
+    }
     return {
         **moved,
         "HOME": HARNESS_HOME,

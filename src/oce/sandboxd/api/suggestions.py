@@ -39,9 +39,26 @@ _MAX_REASON = 1024
 _NOT_NAME = re.compile(r"[^a-z0-9]+")
 
 
-def rule_name(denial: Denial) -> str:
-    """Return the key of the rule that a suggestion adds to. Pure."""
-    return f"allow_{_NOT_NAME.sub('_', denial.host.lower()).strip('_')}_{denial.port}"
+def endpoint_of(denial: Denial) -> Proto:
+    """Return the place that a suggestion opens. Pure."""
+    return policy_pb.NetworkEndpoint(
+        host=denial.host,
+        ports=[denial.port],
+        enforcement=policy_pb.NETWORK_ENFORCEMENT_MODE_ENFORCE,
+    )
+
+
+def rule_name(policy: Proto, denial: Denial) -> str:
+    """Return the key of the rule that a suggestion makes or adds its program to. Pure.
+
+    A rule opens each of its places to each of its programs, so a program is added only to a rule of exactly this one place; another
+    rule that happens to have the name (`a.b` and `a-b` share theirs) is left alone.
+    """
+    name = f"allow_{_NOT_NAME.sub('_', denial.host.lower()).strip('_')}_{denial.port}"
+    taken = name in policy.network_policies
+    if taken and list(policy.network_policies[name].endpoints) != [endpoint_of(denial)]:
+        return f"{name}_{denial.id[-8:]}"
+    return name
 
 
 def is_private(host: str) -> bool:
@@ -66,15 +83,11 @@ def candidate(policy: Proto, denial: Denial) -> Proto:
     """Return the policy with the suggested access added; a rule of ours for the same place gets the program. Pure."""
     result = policy_pb.SandboxPolicy()
     result.CopyFrom(policy)
-    rule = result.network_policies[rule_name(denial)]
-    wanted = policy_pb.NetworkEndpoint(
-        host=denial.host,
-        ports=[denial.port],
-        enforcement=policy_pb.NETWORK_ENFORCEMENT_MODE_ENFORCE,
-    )
-    rule.name = rule.name or rule_name(denial)
-    if wanted not in list(rule.endpoints):
-        rule.endpoints.append(wanted)
+    name = rule_name(policy, denial)
+    rule = result.network_policies[name]
+    rule.name = rule.name or name
+    if not rule.endpoints:
+        rule.endpoints.append(endpoint_of(denial))
     known = {binary.path for binary in rule.binaries}
     rule.binaries.extend(
         policy_pb.NetworkBinary(path=path) for path in denial.binaries if path not in known
@@ -161,7 +174,7 @@ class Suggestions:
         chunk = pb.PolicyChunk(
             id=denial.id,
             status=PENDING,
-            rule_name=rule_name(denial),
+            rule_name=rule_name(policy, denial),
             rationale=f"denied {denial.hits} times: {denial.reason}",
             confidence=confidence(denial),
             stage="connect",
@@ -176,8 +189,8 @@ class Suggestions:
             current_effective_policy=policy,
             candidate_effective_policy=wanted,
         )
-        chunk.proposed_rule.name = rule_name(denial)
-        chunk.proposed_rule.endpoints.add(host=denial.host, ports=[denial.port], enforcement=1)
+        chunk.proposed_rule.name = chunk.rule_name
+        chunk.proposed_rule.endpoints.append(endpoint_of(denial))
         for path in denial.binaries:
             chunk.proposed_rule.binaries.add(path=path)
         if is_private(denial.host):

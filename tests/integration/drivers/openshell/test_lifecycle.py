@@ -38,5 +38,7 @@ def test_abilities(bench):
     assert found.namespaces
     assert found.policies
     assert found.live_policies
-    assert found.enrolls is None
+    assert found.enrolls  # a typed refusal
+    assert found.workspace_setup
+    assert found.node_peers
     assert found.workspace_setup is None
