@@ -44,7 +44,8 @@ def _run(occ: Path, folder: Path, user: int | None) -> tuple[int, str, str]:
 
 def _judge(code: int, out: str, err: str) -> None:
     last = json.loads(out.splitlines()[-1])
-    assert code == 0, (out, err)
+    if code != 0:
+        pytest.fail(f"{out}\n{err}")
     assert last.keys() == {
         "ok",
         "turns",

@@ -100,7 +100,10 @@ def the_log_is_a_window(shell: Shell) -> None:
     assert (len(newest["records"]), newest["truncated"]) == (1, True)
     since = newest["records"][0]["time"]
     assert shell.json("agent", "logs", "reader", "--since", since)["records"][-1]["time"] >= since
-    assert shell.json("agent", "logs", "reader", "--since", "1d")["truncated"] is False
+    assert (
+        shell.json("agent", "logs", "reader", "--since", "1d", "--limit", "1000")["truncated"]
+        is False
+    )
     assert "There may be more" in shell.occ("agent", "logs", "reader", "--limit", "1").err
 
 

@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
 
 def draft_view(item: PolicyDraft) -> PolicyDraftView:
-    """Render a draft."""
+    """Render a draft; what a Configuration holds in place of a list is shown as its only element."""
     return PolicyDraftView(
         configurationId=item.configuration_id,
         generation=item.generation,
-        additions=list(item.additions),
+        additions=item.additions if isinstance(item.additions, list) else [item.additions],
     )
 
 

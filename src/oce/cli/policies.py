@@ -25,13 +25,16 @@ policy = group("policy", "What an Agent may reach beside the operator's defaults
 RULE_COLUMNS: Final[tuple[Column, ...]] = (
     ("ORIGIN", "origin"),
     ("RULE", "name"),
-    ("PROGRAMS", lambda rule: ", ".join(one["path"] for one in rule["binaries"])),
-    ("REACHES", lambda rule: "; ".join(_endpoint(one) for one in rule["endpoints"])),
+    (
+        "PROGRAMS",
+        lambda rule: ", ".join(str(one.get("path")) for one in _objects(rule, "binaries")),
+    ),
+    ("REACHES", lambda rule: "; ".join(_endpoint(one) for one in _objects(rule, "endpoints"))),
 )
 DRAFT_COLUMNS: Final[tuple[Column, ...]] = (
     ("CONFIGURATION", "configurationId"),
     ("GENERATION", "generation"),
-    ("RULES", lambda draft: ", ".join(str(rule.get("name")) for rule in draft["additions"])),
+    ("RULES", lambda draft: ", ".join(_name(rule) for rule in draft["additions"])),
 )
 APPLICATION_COLUMNS: Final[tuple[Column, ...]] = (
     ("OPERATION", "operationId"),
@@ -57,8 +60,23 @@ _IF_GENERATION = click.option(
 )
 
 
+def _name(rule: object) -> str:
+    """Return a rule's name; a draft that was written as a Configuration may hold anything in a rule's place."""
+    return str(rule.get("name")) if isinstance(rule, dict) else "(not a rule)"
+
+
+def _row(origin: str, rule: object) -> Resource:
+    return {**(rule if isinstance(rule, dict) else {}), "origin": origin, "name": _name(rule)}
+
+
+def _objects(rule: Resource, member: str) -> list[dict[str, Any]]:
+    found = rule.get(member)
+    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+
+
 def _endpoint(endpoint: dict[str, Any]) -> str:
-    ports = ",".join(str(port) for port in endpoint.get("ports", ()))
+    listed = endpoint.get("ports")
+    ports = ",".join(str(port) for port in (listed if isinstance(listed, list) else [listed]))
     protocol = str(endpoint.get("protocol", "tcp"))
     words = (
         f"{endpoint.get('host')}:{ports}{endpoint.get('path', '')}",
@@ -92,10 +110,10 @@ def _tell(session: Session, found: Resource, *, agrees: bool) -> None:
     in_force, draft, live = found["inForce"], found["draft"], found["live"]
     rows: list[Resource] = []
     if in_force is not None:
-        rows += [{"origin": "default", **rule} for rule in in_force["defaults"] or ()]
-        rows += [{"origin": in_force["origin"], **rule} for rule in in_force["additions"] or ()]
+        rows += [_row("default", rule) for rule in in_force["defaults"] or ()]
+        rows += [_row(in_force["origin"], rule) for rule in in_force["additions"] or ()]
     if found["draftApplied"] is not True:
-        rows += [{"origin": "draft", **rule} for rule in draft["additions"]]
+        rows += [_row("draft", rule) for rule in draft["additions"]]
     show_list(session, rows, RULE_COLUMNS)
     where = f"Draft: Configuration {draft['configurationId']}, generation {draft['generation']}."
     if in_force is None:
@@ -179,12 +197,12 @@ def set_(  # the options of one command
 
 def _edited(present: list[Any], added: list[Any], removed: tuple[str, ...]) -> list[Any]:
     """Return the rules without the removed and with the added ones; an added rule replaces the one of its name."""
-    names = {str(rule.get("name")) for rule in present}
+    names = {_name(rule) for rule in present}
     missing = [one for one in removed if one not in names]
     if missing:
         raise click.ClickException(f"The draft has no rule {', '.join(missing)}.")
-    gone = {*removed, *(str(rule.get("name")) for rule in added if isinstance(rule, dict))}
-    return [rule for rule in present if str(rule.get("name")) not in gone] + added
+    gone = {*removed, *(_name(rule) for rule in added)}
+    return [rule for rule in present if _name(rule) not in gone] + added
 
 
 @policy.command()

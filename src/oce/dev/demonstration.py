@@ -86,8 +86,9 @@ def run(*, keep: bool) -> int:
     try:
         asyncio.run(_demonstrate(root, report))
     except* (*FAILURES, ClientError, OSError, _DemoFailed) as group:
-        click.echo(f"the demonstration failed: {sentence(group)}", err=True)
         for error in _leaves(group):
+            told = isinstance(error, _DemoFailed | ClientError)
+            click.echo(f"the demonstration failed: {error if told else sentence(error)}", err=True)
             if hint := getattr(error, "hint", ""):
                 click.echo(hint, err=True)
         _show_logs(root)
@@ -278,7 +279,10 @@ def _deploy(client: Client, agent: str, report: _Report) -> None:
     report.deploy_ms = (time.monotonic() - started) * 1000
     view = client.read(f"{client.path_of(AGENT, agent)}/deployments/{revision['id']}")
     if view["status"] != "succeeded":
-        raise _DemoFailed(f"the deployment ended {view['status']}: {view.get('error') or last}")
+        error = view.get("error") or {}
+        raise _DemoFailed(
+            f"the deployment ended {view['status']}: {error.get('code')}: {error.get('message')} ({last})"
+        )
     click.echo(f"serving after {report.deploy_ms:.0f} ms")
 
 

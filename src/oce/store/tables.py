@@ -37,8 +37,9 @@ from oce.store.columns import (
     named,
     one_of,
 )
+from oce.store.policy_tables import network_policy_applications
 
-__all__ = ("SCHEMA", "metadata")
+__all__ = ("SCHEMA", "metadata", "network_policy_applications")
 
 installation = Table(
     "installation",
@@ -429,34 +430,6 @@ revision_references = Table(
     one_of("kind", "secret", "credential_source"),
 )
 Index("revision_references_resource", revision_references.c.resource_id)
-
-network_policy_applications = Table(
-    # Ours: live changes of a revision's network policy; recorded before they are sent, so that a repeat is the same operation.
-    "network_policy_applications",
-    metadata,
-    identifier(primary_key=True),
-    identifier("agent_id"),
-    identifier("revision_id"),
-    identifier("actor_id"),
-    identifier("configuration_id"),
-    Column("configuration_generation", BigInteger, nullable=False),
-    document("snapshot", None),
-    Column("state", Text, nullable=False),
-    created("requested_at"),
-    moment("completed_at"),
-    one_of("state", "sent", "confirmed", "refused", "superseded"),
-    ForeignKeyConstraint(
-        ["agent_id", "revision_id"],
-        ["occ.agent_revisions.agent_id", "occ.agent_revisions.id"],
-        name="network_policy_applications_revision_fk",
-        ondelete="CASCADE",
-    ),
-)
-Index(
-    "network_policy_applications_revision",
-    network_policy_applications.c.revision_id,
-    network_policy_applications.c.requested_at,
-)
 
 controller_work = Table(
     "controller_work",

@@ -187,6 +187,8 @@ async def agents_get(world):
         ({**RULE, "endpoints": [{"host": "a..b.com", "ports": [443]}]}, "/additions/0/endpoints/0/host"),
         ({**RULE, "endpoints": [{"host": "a.example.com", "ports": ["443-444"]}]}, "/additions/0/endpoints/0/ports/0"),
         ({**RULE, "name": "packages"}, "/additions/0/name"),
+        ({**RULE, "binaries": [{"path": "/opt/*"}], "endpoints": [
+            {"host": "api.openai.com", "ports": [443], "tls": "skip"}]}, "/additions/0/endpoints/0"),
         ({**RULE, "extra": 1}, "/additions/0/extra"),
         ({**RULE, "name": "sk-0123456789abcdef0123"}, "/additions/0/name"),
     ],

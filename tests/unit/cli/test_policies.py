@@ -33,6 +33,14 @@ def test_get_says_what_is_draft_and_what_is_in_force(server, occ):
     assert "Observed: policy version 2, loaded." in out
 
 
+def test_get_shows_a_draft_that_holds_no_rules(server, occ):
+    odd = [1, {"name": "half", "endpoints": [{"host": "h", "ports": 443}], "binaries": "x"}]
+    draft = {"configurationId": "cfg_1", "generation": 4, "additions": odd}
+    server.on(f"GET {POLICY}", picture(draft=draft))
+    code, out, _ = occ("agent", "policy", "get", "demo")
+    assert (code, "(not a rule)" in out, "h:443" in out) == (0, True, True)
+
+
 def test_get_fails_when_the_provider_says_something_else(server, occ):
     live = {"status": "observed", "observedAt": "now", "observation": {**SEEN, "matches": False}}
     server.on(f"GET {POLICY}", picture(live=live))

@@ -25,6 +25,7 @@ from oce.core.policies import rules
 from oce.core.policies.queries import (
     PolicyDraft,
     active_revision,
+    attached_layers,
     context_of,
     draft_of,
     effective,
@@ -87,8 +88,11 @@ async def set_additions(
         Detail(one.path.removeprefix(contribution), one.code, one.note)
         for one in value_problems({NETWORK_POLICY_KEY: {"additions": additions}})
     )
+    layers = await attached_layers(platform, owner, found.credential_sources)
     try:
-        rules.judge(platform, additions, where=_IN_BODY)
+        rules.require_composable(
+            rules.judge(platform, additions, where=_IN_BODY), layers, where=_IN_BODY
+        )
     except DriverRefusal as refusal:
         raise Conflict(f"{refusal.code}: {refusal}") from refusal
     await _require_sole_user(platform, found, configuration)
@@ -197,6 +201,8 @@ async def _begin(
 ) -> Application:
     """Record the operation that is about to be sent, or take up the one of unknown outcome that wants the same."""
     base = await effective(platform, revision)
+    attached = tuple(one.source_id for one in revision.credential_sources)
+    layers = await attached_layers(platform, owner, attached)
     try:
         snapshot = rules.judge(
             platform,
@@ -204,6 +210,7 @@ async def _begin(
             where=rules.IN_DOCUMENT,
             defaults=base.snapshot.defaults or [],
         )
+        rules.require_composable(snapshot, layers, where=rules.IN_DOCUMENT)
     except DriverRefusal as refusal:
         raise Conflict(f"{refusal.code}: {refusal}") from refusal
     document = asdict(snapshot)

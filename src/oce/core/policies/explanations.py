@@ -14,17 +14,14 @@ from oce.contracts.refusals import ConfigurationRefused, Detail, DriverRefusal
 from oce.core import checks, scope
 from oce.core.errors import Conflict
 from oce.core.policies import language, rules
-from oce.core.policies.queries import active_revision, draft_of, effective
+from oce.core.policies.queries import active_revision, attached_layers, draft_of, effective
 from oce.policy.canonical import PathError
 from oce.policy.explain import explain as explain_policy
-from oce.store import credential_sources
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from oce.contracts.sandbox import PolicySnapshot
     from oce.core.platform import Actor, Platform
-    from oce.domain.resources import Json, Namespace
+    from oce.domain.resources import Json
     from oce.policy.explain import Explanation
     from oce.policy.model import NetworkPolicy
 
@@ -84,7 +81,7 @@ async def explain(
             platform, rules.additions_of(configuration.values), where=rules.IN_DOCUMENT
         )
         sources = found.credential_sources
-    layers = await _layers(platform, owner, sources)
+    layers = await attached_layers(platform, owner, sources)
     verdict = _explained(language.policy_of(snapshot, layers), question)
     proposed, note = (
         (None, "") if verdict.allowed else _proposal(platform, snapshot, layers, verdict, question)
@@ -98,22 +95,6 @@ async def explain(
         addition=proposed,
         note=note,
     )
-
-
-async def _layers(
-    platform: Platform, owner: Namespace, source_ids: Sequence[str]
-) -> dict[str, Json]:
-    gateway = platform.drivers.credential_gateway
-    if gateway is None:
-        return {}
-    async with platform.db.read() as reader:
-        sources = await credential_sources.many(reader, owner.id, tuple(source_ids))
-    return {
-        key: rule
-        for source in sources
-        if source.driver_id == gateway.id
-        for key, rule in gateway.network_rules(source).items()
-    }
 
 
 def _explained(policy: NetworkPolicy, question: Question) -> Explanation:
@@ -150,6 +131,7 @@ def _proposal(
             tried = rules.judge(
                 platform, [*present, rule], where="", defaults=snapshot.defaults or []
             )
+            rules.require_composable(tried, layers, where="")
         except ConfigurationRefused as refused:
             note = note or "; ".join(one.note or one.code for one in refused.details[:3])
             continue

@@ -20,7 +20,7 @@ from oce.core.errors import Conflict, Dependency, NotFound, NotOffered
 from oce.core.policies import rules
 from oce.core.runtime.redaction import redact
 from oce.domain.resources import RuntimeState
-from oce.store import configurations, network_policies, revisions
+from oce.store import configurations, credential_sources, network_policies, revisions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -216,6 +216,15 @@ async def effective(platform: Platform, revision: AgentRevision) -> PolicyInForc
         origin="admitted",
         unconfirmed_operation_id=unconfirmed,
     )
+
+
+async def attached_layers(
+    platform: Platform, owner: Namespace, source_ids: Sequence[str]
+) -> dict[str, Json]:
+    """Return the rules that credential sources of this Namespace add, by key."""
+    async with platform.db.read() as reader:
+        sources = await credential_sources.many(reader, owner.id, tuple(source_ids))
+    return rules.layers_of(platform, sources)
 
 
 def context_of(platform: Platform, owner: Namespace, revision: AgentRevision) -> RevisionContext:

@@ -183,7 +183,7 @@ async def _judge(
         _check_sources(platform, agent, sources)
         _check_endpoint(agent, configuration, sources)
         values = _configured(platform, configuration, harness)
-        policy = admit_policy(platform, values)
+        policy = admit_policy(platform, values, sources)
     except DriverRefusal as refusal:
         raise Conflict(f"{refusal.code}: {refusal}") from refusal
     return _Admitted(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Literal, cast
 from oce.contracts.refusals import ConfigurationRefused, Detail
 from oce.domain.names import CREDENTIAL_PROVIDER_PATTERN
 from oce.drivers.openshell.documents import Block, absolute_path, refuse, text
-from oce.drivers.openshell.network_rules import RESERVED_RULES, check, parse_rules
+from oce.drivers.openshell.network_rules import check, parse_rules
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -310,8 +310,6 @@ def _policy(block: Block | None, *, local: bool) -> tuple[Filesystem, str, str, 
     rules = parse_rules(block.items("networkPolicies"))
     if not rules and not local:
         refuse(block.at("networkPolicies"), "REQUIRED", "at least one rule")
-    if any(rule.key in RESERVED_RULES for rule in rules):
-        refuse(block.at("networkPolicies"), "INVALID_VALUE", "the name of a rule the Driver makes")
     check(rules, block.at("networkPolicies"))
     block.finish()
     return filesystem, user, group, rules

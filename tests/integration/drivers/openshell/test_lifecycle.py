@@ -41,4 +41,3 @@ def test_abilities(bench):
     assert found.enrolls  # a typed refusal
     assert found.workspace_setup
     assert found.node_peers
-    assert found.workspace_setup is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import grpc
@@ -163,6 +164,20 @@ async def test_a_setup_that_is_not_staged_yet_is_pending(bench):
         await provision(bench)
     assert refused.value.code == "WORKSPACE_NODE_PENDING"
     assert len(bench.gateway.state.providers) == 1  # the credential source
+
+
+async def test_codex_gets_its_node_setup_the_same_way(bench):
+    await bench.prepare()
+    bench.stage_node()
+    setup = native_requirements().environment[-1]
+    environment = (*bench.harness().requirements.environment, setup)
+    context = dataclasses.replace(bench.harness(environment=environment), private=bench.private)
+    await bench.driver.provision_harness(context)
+    config = dict(provider(bench).config)
+    assert config.keys() == {"runtime_json", "config_toml", "node_setup_json", "node_ca_pem"}
+    assert json.loads(config["node_setup_json"])["bootstrapToken"] == SETUP_TOKEN
+    assert RULE in box(bench).spec.policy.network_policies
+    assert provider(bench).type == "oce-codex-runtime"
 
 
 # -- Renewal
