@@ -5,12 +5,13 @@ package (10 to 20 s) and builds this project to write two scripts (4 s). So pip 
 what it needs, the locked wheels are kept in the user's cache directory and installed from there by two pips side by side, and the project
 is a path file. pip checks every wheel against `requirements.lock`, also those of our cache.
 
-A run that does not come to its end leaves a mark, and the next one starts from nothing.
+A run that does not come to its end leaves a mark, and the next one starts from nothing, after the pips of a killed one have ended.
 """
 
 # ruff: noqa: INP001, S603, T201 # a script beside the package; it runs pip and tells what it does
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import re
@@ -26,6 +27,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / "requirements.lock"
+LOCKED_TREE = os.open(ROOT, os.O_RDONLY)
+"""One run at a time in a tree; the pips hold the lock too, so that a killed run's are waited for."""
 PIP = ("-m", "pip", "--disable-pip-version-check", "-q")
 LOCKED = ("--no-deps", "--require-hashes", "--only-binary=:all:")
 SCRIPT = """#!/bin/sh
@@ -43,6 +46,7 @@ sys.exit({function}())
 def main() -> int:
     """Make or finish the environment; 1 when a package could not be had."""
     folder = Path(sys.argv[1]).absolute()
+    fcntl.flock(LOCKED_TREE, fcntl.LOCK_EX)
     unfinished = folder / ".unfinished"
     if unfinished.exists() or not works(folder):
         shutil.rmtree(folder, ignore_errors=True)
@@ -185,7 +189,9 @@ def side_by_side(
         names.write_text("\n".join(part) + "\n")
         pips.append(
             subprocess.Popen(
-                [folder / "bin" / "python", *PIP, *command, "-r", names], env=environment
+                [folder / "bin" / "python", *PIP, *command, "-r", names],
+                env=environment,
+                pass_fds=[LOCKED_TREE],
             )
         )
     failed = [pip for pip in pips if pip.wait() != 0]

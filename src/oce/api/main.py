@@ -23,7 +23,7 @@ from oce.console.app import create_console
 from oce.core.installation.queries import find
 from oce.core.platform import Platform
 from oce.domain.clock import SystemClock
-from oce.installation.compose import compose, load
+from oce.installation.compose import compose, load, settings_of
 from oce.installation.errors import StartupRefused
 from oce.observability import logging
 from oce.observability.metrics import HttpMetrics, new_registry
@@ -73,7 +73,8 @@ async def serve(settings: ApiSettings) -> int:
     log = logging.get_logger()
     database = Database(settings.database_url, pool_size=settings.pool_size, name="occ-api")
     try:
-        drivers = compose(load(settings.config_path), database)
+        startup = load(settings.config_path)
+        drivers = compose(startup, database)
         installation = await find(database)
         if installation is None:
             log.error("api.start-failed", reason="no Installation was bootstrapped")
@@ -83,6 +84,7 @@ async def serve(settings: ApiSettings) -> int:
             drivers=drivers,
             clock=SystemClock(),
             installation_id=installation.id,
+            settings=settings_of(startup),
         )
         registry = new_registry()
         public = create_app(platform, metrics=HttpMetrics(registry))

@@ -6,11 +6,13 @@ never replaced by something else.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Final
 
 from oce.contracts.drivers import Drivers, abilities_of
 from oce.contracts.refusals import ConfigurationRefused
 from oce.core.access.native import NativeIam
+from oce.core.platform import Settings as PlatformSettings
 from oce.domain.clock import SystemClock
 from oce.drivers.local.compute import LocalCompute
 from oce.drivers.local.configuration import LocalConfigurationDriver
@@ -31,12 +33,26 @@ if TYPE_CHECKING:
 
     from oce.store.database import Database
 
+_VERSION: Final = re.compile(r"[0-9]+(\.[0-9]+){1,3}([-+.][0-9A-Za-z.-]+)?")
+
 
 def load(path: Path) -> Startup:
     """Read, parse and judge a startup YAML. Raises StartupRefused."""
     startup = parse_startup(read_document(path))
     check_composition(startup)
     return startup
+
+
+def settings_of(startup: Startup) -> PlatformSettings:
+    """Return what use cases read from the startup YAML: the exact Harness version that a revision freezes. Raises StartupRefused."""
+    version = startup.drivers["compute"].configuration.get("codexVersion")
+    if version is None:
+        return PlatformSettings()
+    if not isinstance(version, str) or not _VERSION.fullmatch(version):
+        raise StartupRefused(
+            "drivers.compute.configuration.codexVersion", "must be a version such as 1.2.3"
+        )
+    return PlatformSettings(harness_versions={"codex": version})
 
 
 def compose(startup: Startup, database: Database) -> Drivers:

@@ -20,6 +20,7 @@ _COMPUTE_KEYS: Final = (
     "harnessImage",
     "codexBinary",
     "agentsClaim",
+    "codexVersion",
     "drainSeconds",
 )
 _DRAIN_MAX: Final = 3600

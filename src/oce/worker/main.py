@@ -17,7 +17,7 @@ import uvloop
 from oce.core.installation.queries import find
 from oce.core.platform import Platform
 from oce.domain.clock import SystemClock
-from oce.installation.compose import compose, load
+from oce.installation.compose import compose, load, settings_of
 from oce.installation.errors import StartupRefused
 from oce.observability import logging
 from oce.observability.metrics import WorkerMetrics, new_registry
@@ -61,7 +61,8 @@ async def work(process: WorkerProcess) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     try:
-        drivers = compose(load(process.config_path), database)
+        startup = load(process.config_path)
+        drivers = compose(startup, database)
         installation = await find(database)
         if installation is None:
             log.error("worker.startup-error", reason="no Installation was bootstrapped")
@@ -71,7 +72,11 @@ async def work(process: WorkerProcess) -> int:
         registry = new_registry()
         metrics = WorkerMetrics(registry)
         platform = Platform(
-            db=database, drivers=drivers, clock=SystemClock(), installation_id=installation.id
+            db=database,
+            drivers=drivers,
+            clock=SystemClock(),
+            installation_id=installation.id,
+            settings=settings_of(startup),
         )
         engine = build_engine(platform, settings, metrics)
 

@@ -97,6 +97,23 @@ async def test_a_commit_that_took_effect_without_an_answer_is_unknown_too(db, mo
         assert (await installation.find(reader)).name == "one"
 
 
+_ONCE = "INSERT INTO occ.installation (id, name) VALUES (%(id)s, 'one') RETURNING id, pg_backend_pid() AS pid"
+
+
+async def test_one_statement_commits_by_itself_and_says_what_is_known(db, test_database):
+    (row,) = await db.once(_ONCE, id="ins_one")
+    with pytest.raises(ConstraintViolated):
+        await db.once(_ONCE, id="ins_two")
+    with psycopg.connect(test_database.superuser_url, autocommit=True) as other:
+        other.execute("SELECT pg_terminate_backend(%s, 5000)", (row["pid"],))
+        # An idle connection that was cut is noticed before anything is sent on it.
+        (fresh,) = await db.once("SELECT pg_backend_pid() AS pid")
+        assert fresh["pid"] != row["pid"]
+    with pytest.raises(UnknownOutcome):
+        await db.once("SELECT pg_terminate_backend(pg_backend_pid()), pg_sleep(5)")
+    assert await db.once("SELECT id FROM occ.installation") == [{"id": "ins_one"}]
+
+
 async def test_a_refused_commit_is_known(db):
     """A deferred constraint speaks at COMMIT."""
     with pytest.raises(ConstraintViolated):

@@ -3,6 +3,7 @@
 import pytest
 import yaml
 
+from oce.installation.compose import settings_of
 from oce.installation.document import parse_document, refuse_retired_environment
 from oce.installation.errors import StartupRefused
 from oce.installation.rules import check_composition
@@ -151,3 +152,17 @@ def test_retired_selectors_in_the_environment_are_refused():
 
 def test_the_example_survives_a_round_trip_through_yaml():
     parse_startup(parse_document(yaml.safe_dump(document())))
+
+
+def test_the_harness_version_comes_from_the_file():
+    assert settings_of(parse_startup(document())).harness_versions == {"codex": "0.163.0"}
+    chosen = drivers(compute={"configuration": {"codexVersion": "0.170.1"}})
+    assert settings_of(parse_startup(chosen)).harness_versions == {"codex": "0.170.1"}
+
+
+@pytest.mark.parametrize("version", ["newest", 163, "1", "1.2 3"])
+def test_a_harness_version_is_a_version(version):
+    chosen = drivers(compute={"configuration": {"codexVersion": version}})
+    with pytest.raises(StartupRefused) as caught:
+        settings_of(parse_startup(chosen))
+    assert caught.value.path == "drivers.compute.configuration.codexVersion"

@@ -19,6 +19,8 @@ import re
 import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
@@ -102,12 +104,20 @@ def websocket(origin: str) -> str:
     return "ws" + origin.removeprefix("http")
 
 
+@lru_cache(maxsize=8)
+def _context(root: str | None, changed: int) -> ssl.SSLContext:
+    """Build a context once per content of the root file: a waiting pass looks many times a second."""
+    del changed
+    return ssl.create_default_context(cafile=root)
+
+
 def trust_context(backend: Backend) -> ssl.SSLContext | None:
     """Return the TLS context of the control link, or None without TLS. Verification is never off."""
     if not backend.tls:
         return None
+    root = backend.root_certificate_path
     try:
-        return ssl.create_default_context(cafile=backend.root_certificate_path)
+        return _context(root, 0 if root is None else Path(root).stat().st_mtime_ns)
     except (OSError, ssl.SSLError):
         raise GatewayFailure(
             "service", "an unusable root certificate", Category.UNAVAILABLE
