@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -111,7 +111,22 @@ def plan(session: Session, found: list[Manifest], *, update_secrets: bool) -> li
             raise click.ClickException(str(error)) from None
         there = names.find(item.kind, item.name)
         steps.append(_step(item, body, there, names, update_secrets=update_secrets))
-    return steps
+    return _reading_again(steps)
+
+
+def _reading_again(steps: list[Step]) -> list[Step]:
+    """Let an unchanged credential source read a Secret again whose value is written: the gateway holds a copy of its own."""
+    written = {
+        s.manifest.label for s in steps if s.manifest.kind is SECRET and s.action == "update"
+    }
+    return [
+        replace(step, action="update", body={}, note="reads its Secret again")
+        if step.manifest.kind is SOURCE
+        and step.action == "unchanged"
+        and written & set(manifests.references(step.manifest))
+        else step
+        for step in steps
+    ]
 
 
 def _step(

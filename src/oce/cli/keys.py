@@ -35,7 +35,11 @@ add_verbs(key, KEY, COLUMNS, verbs=("list",))
 )
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="New file for the key.")
 @click.option("--expires-in-days", type=click.IntRange(1, 365), help="[30]")
-@click.option("--only-namespace", metavar="ID", help="Restrict the key to one Namespace.")
+@click.option(
+    "--only-namespace",
+    metavar="ID",
+    help="Restrict the key to one Namespace (needed for that Namespace's own principals).",
+)
 @click.pass_context
 def create(  # the options of one command
     ctx: click.Context,

@@ -114,7 +114,10 @@ def _tell(session: Session, found: Resource, *, agrees: bool) -> None:
         rows += [_row(in_force["origin"], rule) for rule in in_force["additions"] or ()]
     if found["draftApplied"] is not True:
         rows += [_row("draft", rule) for rule in draft["additions"]]
-    show_list(session, rows, RULE_COLUMNS)
+    if rows:
+        show_list(session, rows, RULE_COLUMNS)
+    else:
+        click.echo("No rules: the Sandbox reaches what its credential sources bring, nothing else.")
     where = f"Draft: Configuration {draft['configurationId']}, generation {draft['generation']}."
     if in_force is None:
         click.echo(f"{where} Nothing is deployed.")

@@ -184,3 +184,17 @@ def test_the_starter_is_what_apply_takes(occ, tmp_path):
     code, _, err = occ("agent", "init", "demo", "-f", "demo.yaml")
     assert code == 1
     assert "left alone" in err
+
+
+def test_a_source_reads_a_secret_again_whose_value_was_written(server, occ, tmp_path):
+    written(tmp_path)
+    there(server)
+    server.on(f"PATCH {BASE}/secrets/openai-key", SECRET)
+    server.on(f"PATCH {BASE}/credential-sources/cs_1", SOURCE)
+    server.on(f"PATCH {BASE}/configurations/cfg_1", {"id": "cfg_1"})
+    assert "(reads its Secret again)" in occ("diff", "-f", "all.yaml", "--update-secrets")[1]
+    code, _, err = occ("apply", "-f", "all.yaml", "--update-secrets")
+    assert code == 0, err
+    changed = [item for item in server.requests if item["method"] == "PATCH"]
+    assert [item["path"].rpartition("/")[2] for item in changed] == ["openai-key", "cs_1", "cfg_1"]
+    assert changed[1]["body"] == {}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, ClassVar
+import socketserver
+import threading
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 from oce.dev.state import StateDirectory
 from oce.dev.survey import survey
@@ -13,31 +14,21 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-class _Stranger(asyncio.Protocol):
+class _Stranger(socketserver.BaseRequestHandler):
     """Answers 200 to the first byte of anything."""
 
-    open: ClassVar[set[_Stranger]] = set()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = transport
-        self.open.add(self)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.open.discard(self)
-
-    def data_received(self, data: bytes) -> None:
-        assert isinstance(self.transport, asyncio.Transport)
-        self.transport.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")
-        self.transport.close()
+    def handle(self) -> None:
+        if self.request.recv(1):
+            self.request.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")
 
 
 async def test_strangers_and_stale_marks_are_not_taken_for_ours(tmp_path: Path):
     state = StateDirectory(tmp_path / "s")
     state.prepare()
-    async with AsyncExitStack() as stack:
+    with ExitStack() as stack:
         base = None
         while base is None:
-            base = await _occupy(stack)
+            base = _occupy(stack)
         state.ports(base)
         for name in ("worker.ready", "worker.alive"):
             (state.run / name).touch()
@@ -54,25 +45,19 @@ async def test_strangers_and_stale_marks_are_not_taken_for_ours(tmp_path: Path):
     assert found["postgresql"].evidence == "no server of this directory runs"
 
 
-async def _occupy(stack: AsyncExitStack) -> int | None:
+def _occupy(stack: ExitStack) -> int | None:
     """Listen on four consecutive ports; None when one of them is somebody else's."""
-    loop = asyncio.get_running_loop()
-    first = await loop.create_server(_Stranger, "127.0.0.1", 0)
-    stack.push_async_callback(_close, first)
-    base = int(first.sockets[0].getsockname()[1])
-    for offset in (1, 2, 3):
+    base = 0
+    for offset in range(4):
         try:
-            stack.push_async_callback(
-                _close, await loop.create_server(_Stranger, "127.0.0.1", base + offset)
+            server = socketserver.ThreadingTCPServer(
+                ("127.0.0.1", base and base + offset), _Stranger
             )
         except OSError:
             return None
+        base = base or int(server.server_address[1])
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+        thread.start()
+        for undo in (server.server_close, thread.join, server.shutdown):
+            stack.callback(undo)
     return base
-
-
-async def _close(server: asyncio.Server) -> None:
-    server.close()
-    await server.wait_closed()
-    async with asyncio.timeout(5):
-        while _Stranger.open:  # noqa: ASYNC110 - the loop's own turns are what is waited for
-            await asyncio.sleep(0)
