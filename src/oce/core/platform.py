@@ -30,6 +30,8 @@ class Settings:
     harness_versions: Mapping[str, str] = field(default_factory=lambda: {"codex": "0.163.0"})
     network_policy_defaults: Json | None = None
     network_policy_version: int = 1
+    backends: tuple[tuple[str, str], ...] = ()
+    """Id and type of each configured Backend; its connection is nobody's business."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,6 +52,7 @@ def startup_yaml(state: StateDirectory, ports: Ports, programs: Programs) -> str
                     "gatewayControlSocket": str(state.run / "agentgw.sock"),
                     "harnessCommand": list(programs.harness_command),
                     "codexBinary": f"{CODEX_TARGET}/bin/codex",
+                    "codexVersion": programs.codex_version,
                 },
             },
             "sandbox": {

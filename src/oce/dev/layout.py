@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
+import subprocess
 from dataclasses import dataclass
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
 
 CODEX_TARGET: Final = "/opt/oce/codex"
 HARNESS_TARGET: Final = "/opt/oce/harness"
+_VERSION: Final = re.compile(r"[0-9]+\.[0-9]+\.[0-9]+[0-9A-Za-z.+-]*")
+_UNKNOWN_VERSION: Final = "0.0.0-unknown"
 
 
 class LayoutError(Exception):
@@ -34,6 +39,7 @@ class Programs:
     """Host folders shown read-only inside every Sandbox, and the Harness command there."""
 
     codex: Path
+    codex_version: str
     harness: Path
     harness_command: tuple[str, ...]
 
@@ -74,7 +80,26 @@ def install_programs(state: StateDirectory, interpreter: str) -> Programs:
     target.chmod(0o755)
     installed = harness.install(target)
     inside = f"{HARNESS_TARGET}/{installed.relative_to(target)}"
-    return Programs(codex=codex, harness=target, harness_command=(interpreter, "-I", "-S", inside))
+    return Programs(
+        codex=codex,
+        codex_version=codex_version(binary),
+        harness=target,
+        harness_command=(interpreter, "-I", "-S", inside),
+    )
+
+
+def codex_version(binary: Path) -> str:
+    """Return the version that revisions freeze: the wheel's, or what a named binary says of itself."""
+    if not os.environ.get("OCC_CODEX_BINARY"):
+        return version("openai-codex-cli-bin")
+    try:
+        said = subprocess.run(  # noqa: S603 - the operator named this program
+            [binary, "--version"], check=False, capture_output=True, text=True, timeout=10
+        ).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        said = ""
+    found = _VERSION.search(said)
+    return found[0] if found else _UNKNOWN_VERSION
 
 
 def readable_by_everyone(path: Path) -> bool:

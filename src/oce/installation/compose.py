@@ -44,15 +44,16 @@ def load(path: Path) -> Startup:
 
 
 def settings_of(startup: Startup) -> PlatformSettings:
-    """Return what use cases read from the startup YAML: the exact Harness version that a revision freezes. Raises StartupRefused."""
+    """Return what use cases read from the startup YAML. Raises StartupRefused."""
+    backends = tuple((backend.id, backend.type) for backend in startup.backends)
     version = startup.drivers["compute"].configuration.get("codexVersion")
     if version is None:
-        return PlatformSettings()
+        return PlatformSettings(backends=backends)
     if not isinstance(version, str) or not _VERSION.fullmatch(version):
         raise StartupRefused(
             "drivers.compute.configuration.codexVersion", "must be a version such as 1.2.3"
         )
-    return PlatformSettings(harness_versions={"codex": version})
+    return PlatformSettings(harness_versions={"codex": version}, backends=backends)
 
 
 def compose(startup: Startup, database: Database) -> Drivers:

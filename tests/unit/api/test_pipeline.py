@@ -65,7 +65,6 @@ STATUSES = [
         400,
         "INVALID_REQUEST",
     ),
-    ("GET", "/backends", {}, 501, "NOT_IMPLEMENTED"),
     ("POST", "/namespaces/a/agents/b/credential-sources/c/withdraw", {}, 501, "NOT_IMPLEMENTED"),
 ]
 

@@ -4,7 +4,6 @@ from typing import Any
 
 from starlette.responses import Response
 
-from oce.api.errors import ApiError
 from oce.api.parameters import (
     ChangeablePlatform,
     CurrentActor,
@@ -48,9 +47,10 @@ async def get_installation(platform: CurrentPlatform, actor: CurrentActor) -> Re
 
 
 @routes.get("/backends", response_model=Envelope[list[BackendView]])
-async def list_backends(_actor: CurrentActor) -> Response:
-    """List the configured Backends. Refused by code: this build's Installation keeps them out of the API."""
-    raise ApiError("NOT_IMPLEMENTED", "Backends are not listed by this control plane.")
+async def list_backends(platform: CurrentPlatform, actor: CurrentActor) -> Response:
+    """List the configured Backends: id and type, never how they are reached."""
+    found = await installation_queries.backends(platform, actor)
+    return answer(actor, [BackendView(id=one, type=kind) for one, kind in found])
 
 
 @routes.get("/namespaces", response_model=Envelope[list[NamespaceView]])

@@ -45,6 +45,14 @@ async def get(platform: Platform, actor: Actor) -> InstallationView:
     )
 
 
+async def backends(platform: Platform, actor: Actor) -> tuple[tuple[str, str], ...]:
+    """Return id and type of each configured Backend (needs `installation:administer`). Raises Forbidden."""
+    await guard.require(
+        platform, actor, "administer", "installation", platform.installation_id, None
+    )
+    return platform.settings.backends
+
+
 async def find(db: Database) -> Installation | None:
     """Return the Installation, or None before bootstrap; for startup, not for callers."""
     async with db.read() as reader:
