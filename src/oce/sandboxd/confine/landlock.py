@@ -18,8 +18,10 @@ _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _VERSION_FLAG = 1
 _PATH_BENEATH = 1
 
-OLDEST_ABI = 3
-"""Before ABI 3 (Linux 6.2) truncate(2) is not controlled."""
+OLDEST_ABI = 2
+"""Linux 5.19; Debian 12 brings 6.1. Before ABI 2 no file can be moved between directories."""
+TRUNCATE_SINCE = 3
+"""Before this ABI (Linux 6.2) truncation is not controlled here; `seccomp` stands in."""
 NEWEST_ABI = 7
 """The newest ABI whose rights are known here; a newer kernel is used as this one."""
 

@@ -99,13 +99,17 @@ def _confine(
         value = wanted if hardest == resource.RLIM_INFINITY else min(wanted, hardest)
         resource.setrlimit(kind, (value, value))
     try:
-        code = seccomp.program(os.uname().machine, keep_dumpable=keep_dumpable)
-    except KeyError as error:
-        raise Refused("seccomp", f"no system call table for {error}") from error
-    try:
         ruleset = landlock.Ruleset()
     except OSError as error:
         raise Refused("landlock", str(error)) from error
+    try:
+        code = seccomp.program(
+            os.uname().machine,
+            keep_dumpable=keep_dumpable,
+            guard_truncation=ruleset.abi < landlock.TRUNCATE_SINCE,
+        )
+    except KeyError as error:
+        raise Refused("seccomp", f"no system call table for {error}") from error
     try:
         for path, rights in rules:
             ruleset.allow(path, rights)

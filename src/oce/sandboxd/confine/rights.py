@@ -13,7 +13,7 @@ USER_NAMESPACES = "user namespaces"
 NETWORK_NAMESPACES = "network namespaces with AnyIP"
 MOUNTS = "mounts in a user namespace"
 PROC = "a private /proc"
-LANDLOCK = "Landlock ABI 3"
+LANDLOCK = "Landlock ABI 2"
 SECCOMP = "seccomp filters"
 
 IN_ORDER = (BUBBLEWRAP, USER_NAMESPACES, NETWORK_NAMESPACES, MOUNTS, PROC, LANDLOCK, SECCOMP)
@@ -29,7 +29,7 @@ REMEDIES = {
     NETWORK_NAMESPACES: "Allow them: sysctl user.max_net_namespaces above 0, and a kernel with multiple routing tables.",
     MOUNTS: "In a container, allow mount and pivot_root in its seccomp and AppArmor profiles.",
     PROC: "In a container, leave its /proc unmasked (docker: --security-opt systempaths=unconfined).",
-    LANDLOCK: "Boot Linux 6.2 or newer with `landlock` in the lsm= list of the kernel command line.",
+    LANDLOCK: "Boot Linux 5.19 or newer with `landlock` in the lsm= list of the kernel command line.",
     SECCOMP: "Run on x86-64 or aarch64 with a kernel that has CONFIG_SECCOMP_FILTER.",
 }
 

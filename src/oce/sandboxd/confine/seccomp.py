@@ -164,6 +164,13 @@ EXAMINED = {
     },
 }
 
+# Calls that shorten a file, examined only where Landlock does not (before its ABI 3).
+TRUNCATING = {
+    X86_64: {"open": 2, "truncate": 76, "openat": 257, "openat2": 437},
+    AARCH64: {"truncate": 45, "openat": 56, "openat2": 437},
+}
+_O_ACCMODE, _O_WRONLY, _O_RDWR, _O_TRUNC = 3, 1, 2, 0x200
+
 _NAMESPACE_FLAGS = (
     kernel.CLONE_NEWNS
     | kernel.CLONE_NEWCGROUP
@@ -243,13 +250,39 @@ def _plain_socket_families() -> list[bytes]:
     ]
 
 
+def _no_truncation_without_writing(flags: int) -> list[bytes]:
+    """Refuse O_TRUNC on a descriptor that is not for writing: the kernel shortens the file, and old Landlock sees only a read."""
+    return [
+        _load(flags),
+        _instruction(0x45, _O_TRUNC, 0, 4),
+        _instruction(0x54, _O_ACCMODE),
+        _equal(_O_WRONLY, 2, 0),
+        _equal(_O_RDWR, 1, 0),
+        _refuse(errno.EACCES),
+        _return(ALLOW),
+    ]
+
+
+def _guard_truncation(machine: str) -> list[bytes]:
+    """Stand in for Landlock's right to truncate; a descriptor for writing is judged by Landlock in every ABI."""
+    numbers = TRUNCATING[machine]
+    code = _only_for(numbers["truncate"], [_refuse(errno.EACCES)])
+    # Its flags lie in memory where BPF cannot look; ENOSYS makes every libc fall back to openat.
+    code += _only_for(numbers["openat2"], [_refuse(errno.ENOSYS)])
+    if "open" in numbers:
+        code += _only_for(numbers["open"], _no_truncation_without_writing(_ARG1))
+    return code + _only_for(numbers["openat"], _no_truncation_without_writing(_ARG2))
+
+
 def _pretend_undumpable() -> list[bytes]:
     """Answer success to PR_SET_DUMPABLE and change nothing."""
     return [_load(_ARG0), _equal(kernel.PR_SET_DUMPABLE, 0, 1), _refuse(0), _return(ALLOW)]
 
 
-def program(machine: str, *, keep_dumpable: bool) -> bytes:
+def program(machine: str, *, keep_dumpable: bool, guard_truncation: bool = False) -> bytes:
     """Return the filter for one architecture (`os.uname().machine`).
+
+    `guard_truncation` is for a kernel whose Landlock does not know the right to truncate.
 
     `keep_dumpable` is for a host without root: a process that hides its descriptors from the host would have no identity on the
     network and block every connection of its Sandbox. Raises KeyError for an architecture without a table.
@@ -265,6 +298,8 @@ def program(machine: str, *, keep_dumpable: bool) -> bytes:
     code += _only_for(examined["clone"], _clone_without_namespaces())
     code += _only_for(examined["ioctl"], _ioctl_without_terminal_injection())
     code += _only_for(examined["socket"], _plain_socket_families())
+    if guard_truncation:
+        code += _guard_truncation(machine)
     if keep_dumpable:
         code += _only_for(examined["prctl"], _pretend_undumpable())
     code.append(_return(ALLOW))

@@ -28,6 +28,8 @@ def run(program, arch, number, *arguments):
                 position += if_true if accumulator >= value else if_false
             case 0x45:
                 position += if_true if accumulator & value else if_false
+            case 0x54:
+                accumulator &= value
             case 0x06:
                 return value
             case _:
@@ -80,6 +82,29 @@ def test_calls_judged_by_their_arguments(machine):
     ]
     for name, arguments, answer in table:
         assert run(program, ARCH[machine], number[name], *arguments) == answer, (name, arguments)
+
+
+@pytest.mark.parametrize("machine", ARCH)
+def test_truncation_is_guarded_where_landlock_does_not_know_it(machine):
+    number = seccomp.TRUNCATING[machine]
+    guarded = seccomp.program(machine, keep_dumpable=True, guard_truncation=True)
+    plain = seccomp.program(machine, keep_dumpable=True)
+    denied, allowed = refused(errno.EACCES), seccomp.ALLOW
+    flags = [(0, allowed), (0o1000, denied), (0o1001, allowed), (0o1002, allowed), (0o1003, denied)]
+    flags += [
+        (0o1101, allowed),
+        (0o2001000, denied),
+        (1 << 32, allowed),
+        (1 << 32 | 0o1000, denied),
+    ]
+    table = [("openat", (0, 0, flag), answer) for flag, answer in flags]
+    if "open" in number:
+        table += [("open", (0, flag), answer) for flag, answer in flags]
+    table += [("truncate", (), denied), ("openat2", (), refused(errno.ENOSYS))]
+    for name, arguments, answer in table:
+        assert run(guarded, ARCH[machine], number[name], *arguments) == answer, (name, arguments)
+        assert run(plain, ARCH[machine], number[name], *arguments) == allowed
+    assert run(guarded, ARCH[machine], seccomp.EXAMINED[machine]["clone"], 17) == allowed
 
 
 def test_another_architecture_kills_and_x32_does_not_exist():
