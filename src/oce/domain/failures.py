@@ -105,12 +105,6 @@ _API: Final = (
         "Select `drivers.credential_gateway` in the startup YAML.",
     ),
     _http(
-        "CREDENTIAL_WITHDRAWAL_IN_PROGRESS",
-        409,
-        "A withdrawal of this credential source is under way.",
-        "Try again when it is finished.",
-    ),
-    _http(
         "SECRET_BINDINGS_UNSUPPORTED",
         409,
         "No Agent Gateway program of this installation consumes `secretBindings`.",
@@ -169,7 +163,6 @@ _API: Final = (
 
 _PENDING: Final = (
     _work("REVISION_INCOMPLETE", _P, "The runtime is not ready yet."),
-    _work("REVISION_UNSCHEDULABLE", _P, "The cluster has no room for the Agent's Pods."),
     _work(
         "NAMESPACE_INCOMPLETE",
         (_P, _R, _X),
@@ -177,9 +170,6 @@ _PENDING: Final = (
         "The worker's log names the step.",
     ),
     _work("WORKSPACE_NODE_PENDING", _P, "The workspace node has not connected to its gateway yet."),
-    _work(
-        "WORKSPACE_NODE_BINDING_PENDING", _P, "The gateway has not applied the workspace node yet."
-    ),
     _work(
         "SANDBOX_DELETION_PENDING",
         _P,
@@ -197,7 +187,6 @@ _PENDING: Final = (
         "The Agent Gateway cannot be reached.",
         "`occ status` shows whether it runs.",
     ),
-    _work("KUBERNETES_API_UNAVAILABLE", (_T, _X), "The Kubernetes API cannot be reached."),
     _work(
         "SANDBOX_ADMISSION_LIMIT_REACHED",
         (_T, _X),
@@ -273,7 +262,6 @@ _PERMANENT: Final = (
         "The Harness could not start.",
         "`occ agent logs NAME` shows what it said.",
     ),
-    _work("AGENT_GATEWAY_UNAUTHORIZED", _X, "The Agent Gateway refuses its own identity."),
     _work(
         "SANDBOX_SECRET_ENVIRONMENT_UNSUPPORTED",
         _X,
@@ -353,7 +341,6 @@ _PERMANENT: Final = (
         _X,
         "The revision was admitted for another Credential Gateway.",
     ),
-    _work("CREDENTIAL_WITHDRAWN", _X, "The Harness's credential was withdrawn."),
     _work(
         "HARNESS_AUTH_REQUIRED",
         _X,
