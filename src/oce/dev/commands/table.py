@@ -8,8 +8,6 @@ from typing import Any, Final
 from rich.live import Live
 from rich.table import Table as RichTable
 
-from oce.dev.commands.up import state_of
-
 _COLOURS: Final = {"serving": "green", "starting": "yellow", "down": "red"}
 
 
@@ -34,7 +32,7 @@ class Table:
         """Show these states from now on."""
         now = time.monotonic()
         for one in found:
-            state = state_of(one)
+            state = _state_of(one)
             if self._since.get(one["name"], ("", 0.0))[0] != state:
                 self._since[one["name"]] = (state, now)
         self._found = found
@@ -61,3 +59,10 @@ def _age(seconds: float) -> str:
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}"
+
+
+def _state_of(one: dict[str, Any]) -> str:
+    """Return `serving`, `starting` or `down` for a program."""
+    if one["ready"]:
+        return "serving"
+    return "starting" if one["pid"] is not None else "down"

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from typing import IO, TYPE_CHECKING, Any, Final, Protocol
+from typing import IO, TYPE_CHECKING, Any, Protocol
 
 import click
 
@@ -186,13 +186,3 @@ def _told(one: dict[str, Any]) -> str:
     if one["pid"] is not None:
         return f"starts (process {one['pid']})"
     return f"ended {one['lastExit']}; starting it again; its log: {one['log']}"
-
-
-STATES: Final = ("serving", "starting", "down")
-
-
-def state_of(one: dict[str, Any]) -> str:
-    """Return one of `STATES` for a program."""
-    if one["ready"]:
-        return "serving"
-    return "starting" if one["pid"] is not None else "down"
