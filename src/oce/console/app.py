@@ -134,8 +134,9 @@ class Console:
 
     async def sign_out(self, request: Request) -> Response:
         """End the session."""
-        if _same_origin(request):
-            self._sessions.close(request.cookies.get(COOKIE))
+        if not _same_origin(request):
+            return self._html("sign_in.html", http=403, problem="The form came from elsewhere.")
+        self._sessions.close(request.cookies.get(COOKIE))
         answer = RedirectResponse("/console/sign-in", status_code=303)
         answer.delete_cookie(COOKIE, path="/", secure=True, httponly=True, samesite="strict")
         return answer
