@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types imports unit bench conformance lock clean
+.PHONY: help demo test lint types unit bench conformance docs lock clean
 
 help: ## What there is
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -24,14 +24,14 @@ demo: $(VENV)/.runtime ## Watch a real Codex agent answer from inside a Sandbox
 
 test: $(VENV)/.dev ## Lint, types, import rules and every test; nothing is skipped silently
 	@sh scripts/system-packages
-	@$(BIN)/ruff check src tests benchmarks
-	@$(BIN)/ruff format --check src tests benchmarks
+	@$(BIN)/ruff check src tests benchmarks scripts
+	@$(BIN)/ruff format --check src tests benchmarks scripts
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 lint: $(VENV)/.dev ## Lint alone
-	@$(BIN)/ruff check src tests benchmarks
+	@$(BIN)/ruff check src tests benchmarks scripts
 
 types: $(VENV)/.dev ## Types alone
 	@$(BIN)/mypy
@@ -45,6 +45,9 @@ conformance: $(VENV)/.dev ## The Driver suites alone, and what they showed: memb
 
 bench: $(VENV)/.dev ## Print the benchmark tables, peers in the same run
 	@$(BIN)/python -m benchmarks
+
+docs: $(VENV)/.dev ## Write the generated reference pages again
+	@$(BIN)/python scripts/reference.py
 
 lock: $(VENV)/.dev ## Resolve the dependencies again
 	@$(BIN)/pip-compile -q --extra codex --extra machine --generate-hashes --strip-extras --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-header --allow-unsafe -o requirements.lock pyproject.toml
