@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.gateway import Calls, folder, free_port, listens
+from benchmarks.gateway import Calls, folder, free_port
 from benchmarks.measure import descendants, processes, until
 from oce.client.api import AGENT, CONFIGURATION, SECRET, SOURCE, Client
 from oce.client.context import Contexts
-from oce.dev.state import StateDirectory
+from oce.dev.state import StateDirectory, free_ports
 from oce.testing.egress_rig import TestAuthority
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def installation(*, durable: bool = True) -> Iterator[Installation]:
             f'connect = "127.0.0.1:{model}"\nca_file = "{authority.file}"\n'
         )
         environment = {**os.environ, "OCC_HOME": str(root / "contexts")}
-        base = _free_base()
+        base = free_ports(root).sandboxd
         started = time.monotonic()
         stack.callback(
             _occ, environment, "down", "--purge", "--yes", "--state-dir", str(state.root)
@@ -121,13 +121,6 @@ def _occ(environment: dict[str, str], *arguments: str, check: bool = False) -> N
         if check and done.returncode:
             log.seek(0)
             raise RuntimeError(log.read().decode(errors="replace")[-1500:])
-
-
-def _free_base() -> int:
-    base = 33_000 + (os.getpid() * 8) % 20_000
-    while any(listens(base + n) for n in range(5)):
-        base += 8
-    return base
 
 
 def _model_server(root: Path, stack: contextlib.ExitStack) -> int:

@@ -30,7 +30,7 @@ from oce.dev.files import write_private
 from oce.dev.machine import Machine, MachinePlan, Step
 from oce.dev.pki import ensure_identity
 from oce.dev.programs import Program
-from oce.dev.state import Ports, StateDirectory
+from oce.dev.state import Ports, StateDirectory, free_ports
 from oce.dev.traces import sandboxes_of, secret_in_reach, traces_of
 from oce.domain.clock import SystemClock
 
@@ -120,7 +120,7 @@ async def _demonstrate(root: Path, report: _Report) -> None:
     root.chmod(0o711)
     state = StateDirectory(root / "state")
     state.prepare()
-    ports = _free_ports()
+    ports = free_ports(root)
     real_key = os.environ.get("OPENAI_API_KEY", "")
     key = real_key or f"sk-demo-{secrets.token_hex(16)}"
     write_private(state.operator_file, _operator_settings(state, ports, offline=not real_key))
@@ -143,12 +143,6 @@ async def _demonstrate(root: Path, report: _Report) -> None:
 def _say(step: Step, report: _Report) -> None:
     report.steps[step.name] = step.milliseconds
     click.echo(f"  {step.name:<22} {step.milliseconds:7.0f} ms")
-
-
-def _free_ports() -> Ports:
-    """Return ports that nobody uses now, away from those that fixed installations use."""
-    import_base = 33_000 + (os.getpid() * 8) % 20_000
-    return Ports.from_base(import_base)
 
 
 def _operator_settings(state: StateDirectory, ports: Ports, *, offline: bool) -> str:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 from oce.dev.files import write_private
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import TracebackType
 
 _DEFAULT_BASE: Final = 17_670
@@ -184,26 +185,45 @@ class StateDirectory:
             ) from error
 
     def _own_base(self) -> int:
-        if self.root == SYSTEM_ROOT:
-            return _DEFAULT_BASE
-        slots = (_LAST_BASE - _FIRST_BASE) // _STRIDE
-        number = int.from_bytes(hashlib.sha256(os.fsencode(self.root)).digest()[:4], "big")
-        return _FIRST_BASE + (number % slots) * _STRIDE
+        return _DEFAULT_BASE if self.root == SYSTEM_ROOT else next(_bases(self.root))
+
+
+def _bases(root: Path) -> Iterator[int]:
+    """Yield first ports for a directory, its own one first; all lie below the range that the kernel gives to outgoing connections."""
+    slots = (_LAST_BASE - _FIRST_BASE) // _STRIDE
+    number = int.from_bytes(hashlib.sha256(os.fsencode(root)).digest()[:4], "big")
+    for step in range(slots):
+        yield _FIRST_BASE + ((number + step) % slots) * _STRIDE
+
+
+def free_ports(root: Path) -> Ports:
+    """Return ports for a throw-away directory that nobody holds now. Raises StateError when there are none."""
+    for base in _bases(root):
+        ports = Ports.from_base(base)
+        if all(_bindable(port) is None for port in asdict(ports).values()):
+            return ports
+    raise StateError("no five consecutive ports are free")
+
+
+def _bindable(port: int) -> OSError | None:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            return error
+    return None
 
 
 def refuse_taken_ports(ports: Ports, names: tuple[str, ...]) -> None:
     """Raise StateError naming the first port that somebody else holds."""
     for name in names:
         port = getattr(ports, name)
-        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError as error:
-                raise StateError(
-                    f"port {port} (for {name}) is in use by another process; stop it, or choose other ports: "
-                    "occ up --port-base NUMBER (or another --state-dir, which gets ports of its own)"
-                ) from error
+        if (error := _bindable(port)) is not None:
+            raise StateError(
+                f"port {port} (for {name}) is in use by another process; stop it, or choose other ports: "
+                "occ up --port-base NUMBER (or another --state-dir, which gets ports of its own)"
+            ) from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,14 +6,19 @@ import fcntl
 import json
 import os
 import socket
-from typing import TYPE_CHECKING
+from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 
-from oce.dev.state import SYSTEM_ROOT, Lock, StateDirectory, StateError, refuse_taken_ports
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from oce.dev.state import (
+    SYSTEM_ROOT,
+    Lock,
+    StateDirectory,
+    StateError,
+    free_ports,
+    refuse_taken_ports,
+)
 
 
 @pytest.fixture
@@ -104,3 +109,15 @@ def test_modes_keep_other_users_out(state: StateDirectory):
     state.ports()
     assert state.ports_file.stat().st_mode & 0o777 == 0o600
     assert json.loads(state.ports_file.read_text())["version"] == 1
+
+
+def test_throw_away_ports_are_free_and_outside_the_range_of_outgoing_connections(tmp_path):
+    first = free_ports(tmp_path)
+    with socket.socket() as stranger:
+        stranger.bind(("127.0.0.1", first.gateway))
+        stranger.listen()
+        second = free_ports(tmp_path)
+    taken = {first.gateway}
+    assert taken.isdisjoint(asdict(second).values())
+    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    assert max(asdict(second).values()) < lowest
