@@ -32,9 +32,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-PLACES_OF_ONE_MACHINE = re.compile(
-    r"(?<![\w.~/])/(?:work|tmp/|root/|home/)\w"
-)
+PLACES_OF_ONE_MACHINE = re.compile(r"(?<![\w.~/])/(?:work|tmp/|root/|home/)\w")
 
 
 def the_generator():
