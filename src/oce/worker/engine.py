@@ -243,7 +243,7 @@ class Engine:
                 self._wake.clear()
                 self.health.progress()
             try:
-                claim = await self._answered(self.queue.claim())
+                claim = await self._claimed()
             except StoreError as error:
                 self._unavailable(error)
                 await asyncio.sleep(self._settings.poll)
@@ -330,9 +330,26 @@ class Engine:
         """Shut down in order: the effect ends first, then the claim goes back; if it does not end, the lease decides."""
         await self._abandon(work, self._settings.shutdown_grace)
         if work.done():
-            with suppress(ClaimLost, StoreError, TimeoutError):
-                async with asyncio.timeout(self._settings.shutdown_grace):
-                    await self.queue.release(claim)
+            await self._release(claim)
+
+    async def _release(self, claim: Claim) -> None:
+        with suppress(ClaimLost, StoreError, TimeoutError):
+            async with asyncio.timeout(self._settings.shutdown_grace):
+                await self.queue.release(claim)
+
+    async def _claimed(self) -> Claim | None:
+        """Ask for work; a shutdown in the middle waits for the answer and hands back what it brings, or nobody would have it."""
+        asking = asyncio.create_task(self._answered(self.queue.claim()))
+        try:
+            return await asyncio.shield(asking)
+        except asyncio.CancelledError:
+            await asyncio.wait({asking}, timeout=self._settings.shutdown_grace)
+            if not asking.done():
+                asking.cancel()
+                asking.add_done_callback(lambda task: task.cancelled() or task.exception())
+            elif asking.exception() is None and (claim := asking.result()) is not None:
+                await self._release(claim)
+            raise
 
     async def _abandon(self, work: asyncio.Task[None], grace: float = _ABANDON_AFTER) -> None:
         work.cancel()

@@ -241,6 +241,34 @@ async def test_shutdown_stops_the_effect_and_hands_the_work_back(seed, db, worke
     assert (row["state"], row["attempt_count"]) == ("queued", 0)
 
 
+async def test_a_claim_whose_answer_comes_during_shutdown_is_handed_back(
+    seed, db, worker_settings, monkeypatch
+):
+    agent = await seed.agent(await seed.namespace())
+    key = await seed.work(agent.namespace_id, agent=agent.id, target="stopped")
+    engine = engine_of(db, worker_settings, ScriptedPass(), lanes=1)
+    claim, taken, answered = engine.queue.claim, asyncio.Event(), asyncio.Event()
+
+    async def slow(_queue):
+        found = await claim()
+        if found is not None:
+            taken.set()
+            await answered.wait()
+        return found
+
+    monkeypatch.setattr(type(engine.queue), "claim", slow)
+    stop = asyncio.Event()
+    task = asyncio.create_task(engine.run(stop))
+    await asyncio.wait_for(taken.wait(), 10)
+    stop.set()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    answered.set()
+    await asyncio.wait_for(task, 20)
+    row = await seed.row(key)
+    assert (row["state"], row["attempt_count"]) == ("queued", 0)
+
+
 async def test_a_pass_without_end_is_cut_off_and_tried_again(seed, db, worker_settings):
     agent = await seed.agent(await seed.namespace())
     key = await seed.work(agent.namespace_id, agent=agent.id, target="stopped")
