@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from oce.sandboxd.api import checks
 from oce.sandboxd.api.stubs import Proto, data_pb, pb, timestamp
 from oce.sandboxd.state.ledger import replay_unavailable
 from oce.sandboxd.state.store import Kind
@@ -58,6 +59,27 @@ def show(record: Record) -> Proto:
         return message
     stamp(message.metadata, record)
     return message
+
+
+def listed(reader: Reader, call: Call, kind: Kind) -> tuple[list[Proto], str]:
+    """Return one page of the objects that the caller may see, and the next token (a.4).
+
+    The request names one workspace or all of them, and may have a label selector.
+    """
+    workspace = None if call.all_workspaces else call.workspace
+    if workspace is not None:
+        checks.active_workspace(reader, workspace, writing=False)
+    wanted = checks.selector(call.request.label_selector)
+    found, token = checks.page(
+        call,
+        lambda after: (
+            record
+            for record in reader.page(kind, workspace=workspace, after=after)
+            if call.principal.may_enter(record.workspace)
+            and wanted.items() <= dict(show(record).metadata.labels).items()
+        ),
+    )
+    return [show(record) for record in found], token
 
 
 def service_url(config: GatewayConfig, workspace: str, sandbox: str, service: str) -> str:

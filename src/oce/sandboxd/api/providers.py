@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from oce.sandboxd.api import checks
 from oce.sandboxd.api.calls import Query
-from oce.sandboxd.api.objects import show, stamp
+from oce.sandboxd.api.objects import listed, show, stamp
 from oce.sandboxd.api.stubs import Proto, data_pb, pb, timestamp
 from oce.sandboxd.egress.model import EgressError
 from oce.sandboxd.lifecycle.providers import (
@@ -200,23 +200,8 @@ class Providers:
         return pb.ProviderResponse(provider=show(record))
 
     async def _list(self, call: Call) -> Proto:
-        reader = self._g.store.read
-        workspace = None if call.all_workspaces else call.workspace
-        if workspace is not None:
-            checks.active_workspace(reader, workspace, writing=False)
-        wanted = checks.selector(call.request.label_selector)
-        found, token = checks.page(
-            call,
-            lambda after: (
-                record
-                for record in reader.page(Kind.PROVIDER, workspace=workspace, after=after)
-                if call.principal.may_enter(record.workspace)
-                and wanted.items() <= dict(show(record).metadata.labels).items()
-            ),
-        )
-        return pb.ListProvidersResponse(
-            providers=[show(record) for record in found], next_page_token=token
-        )
+        shown, token = listed(self._g.store.read, call, Kind.PROVIDER)
+        return pb.ListProvidersResponse(providers=shown, next_page_token=token)
 
     async def _prepare_update(self, call: Call) -> _Written:
         provider = call.request.provider

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from oce.sandboxd.api import checks
 from oce.sandboxd.api.calls import Query, Stream
 from oce.sandboxd.api.execs import log_message
-from oce.sandboxd.api.objects import sandbox_response, show, stamp
+from oce.sandboxd.api.objects import listed, sandbox_response, show, stamp
 from oce.sandboxd.api.services import new_service
 from oce.sandboxd.api.stubs import Proto, pb, policy_pb, unknown_field
 from oce.sandboxd.api.templates import wanted_sandbox
@@ -199,23 +199,8 @@ class Sandboxes:
         )
 
     async def _list(self, call: Call) -> Proto:
-        reader = self._g.store.read
-        workspace = None if call.all_workspaces else call.workspace
-        if workspace is not None:
-            checks.active_workspace(reader, workspace, writing=False)
-        wanted = checks.selector(call.request.label_selector)
-        found, token = checks.page(
-            call,
-            lambda after: (
-                record
-                for record in reader.page(Kind.SANDBOX, workspace=workspace, after=after)
-                if call.principal.may_enter(record.workspace)
-                and wanted.items() <= dict(show(record).metadata.labels).items()
-            ),
-        )
-        return pb.ListSandboxesResponse(
-            sandboxes=[show(record) for record in found], next_page_token=token
-        )
+        shown, token = listed(self._g.store.read, call, Kind.SANDBOX)
+        return pb.ListSandboxesResponse(sandboxes=shown, next_page_token=token)
 
     def _intend(self, tx: Transaction, record: Record, desired: str, phase: int) -> Record:
         facts = dict(record.facts)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from oce.sandboxd.api import checks
 from oce.sandboxd.api.calls import Query
-from oce.sandboxd.api.objects import show, stamp
+from oce.sandboxd.api.objects import listed, show, stamp
 from oce.sandboxd.api.stubs import Proto, pb, unknown_field
 from oce.sandboxd.lifecycle.rendering import host_folder, local_settings
 from oce.sandboxd.state.refusals import Refusal, Status, invalid, missing
@@ -134,23 +134,8 @@ class Templates:
         return record
 
     async def _list(self, call: Call) -> Proto:
-        reader = self._g.store.read
-        workspace = None if call.all_workspaces else call.workspace
-        if workspace is not None:
-            checks.active_workspace(reader, workspace, writing=False)
-        wanted = checks.selector(call.request.label_selector)
-        found, token = checks.page(
-            call,
-            lambda after: (
-                record
-                for record in reader.page(Kind.TEMPLATE, workspace=workspace, after=after)
-                if call.principal.may_enter(record.workspace)
-                and wanted.items() <= dict(show(record).metadata.labels).items()
-            ),
-        )
-        return pb.ListSandboxTemplatesResponse(
-            templates=[show(record) for record in found], next_page_token=token
-        )
+        shown, token = listed(self._g.store.read, call, Kind.TEMPLATE)
+        return pb.ListSandboxTemplatesResponse(templates=shown, next_page_token=token)
 
     def _delete(self, tx: Transaction, call: Call, _prepared: object) -> Proto:
         checks.active_workspace(tx, call.workspace, writing=False)
