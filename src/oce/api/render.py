@@ -19,6 +19,7 @@ from oce.api.views import (
     HarnessStateView,
     HarnessStatusView,
     HarnessView,
+    InitialWorkspaceView,
     InstallationView,
     KeyView,
     LogPageView,
@@ -169,6 +170,11 @@ def agent_view(item: Agent) -> AgentView:
     )
     if item.active_revision_id is not None:
         view["activeRevisionId"] = item.active_revision_id
+    if item.initial_workspace is not None:
+        done = item.initial_workspace.completed_at is not None
+        view["initialWorkspace"] = InitialWorkspaceView(
+            id=item.initial_workspace.id, status="complete" if done else "pending"
+        )
     return view
 
 

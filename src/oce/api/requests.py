@@ -224,6 +224,9 @@ class AgentCreate(Closed):
     execution_mode: Literal["embedded", "dedicated"] | None = None
     harness_auth: HarnessAuthBody | None = None
     credential_sources: Sources = Field(default_factory=list)
+    initial_workspace_files: Annotated[dict[str, str], Field(repr=False)] = Field(
+        default_factory=dict
+    )
 
 
 class AgentUpdate(Closed):

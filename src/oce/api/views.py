@@ -193,6 +193,13 @@ class HarnessStatusView(TypedDict):
     harness: NotRequired[HarnessStateView]
 
 
+class InitialWorkspaceView(TypedDict):
+    """Whether an Agent's initial workspace files are in place; their content is never read back."""
+
+    id: str
+    status: Literal["pending", "complete"]
+
+
 class AgentView(TypedDict):
     """A draft and the pointer to what is published."""
 
@@ -209,6 +216,7 @@ class AgentView(TypedDict):
     status: Literal["active", "deleting"]
     generation: int
     createdAt: str
+    initialWorkspace: NotRequired[InitialWorkspaceView]
 
 
 class HarnessView(TypedDict):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from oce.cli.chat import chat
-from oce.cli.files import read_document
+from oce.cli.files import read_document, read_text
 from oce.cli.output import Column, printable, show, show_deleted, show_list
 from oce.cli.policies import policy
 from oce.cli.progress import DEPLOYMENT_COLUMNS, follow, until
@@ -90,6 +90,13 @@ def get(ctx: click.Context, name: str) -> None:
 @click.option(
     "--mode", type=click.Choice(("dedicated", "embedded")), default="dedicated", show_default=True
 )
+@click.option(
+    "--workspace-file",
+    "files",
+    multiple=True,
+    metavar="PATH",
+    help="First content of its workspace: AGENTS.md, SOUL.md, IDENTITY.md or USER.md. May be repeated.",
+)
 @click.option("-f", "--file", "path", metavar="PATH", help="The whole request as YAML or JSON.")
 @click.pass_context
 def create(  # the options of one command
@@ -98,23 +105,38 @@ def create(  # the options of one command
     configuration: str | None,
     source: str | None,
     mode: str,
+    files: tuple[str, ...],
     path: str | None,
 ) -> None:
     """Create an Agent; starts nothing.
 
-    For example: occ agent create demo --configuration demo --source openai
+    For example: occ agent create demo --configuration demo --source openai --workspace-file AGENTS.md
     """
     session = session_of(ctx)
     if path is not None:
+        if files:
+            raise click.UsageError("With --file the workspace files stand in the request.")
         body = read_document(path)
     elif name is not None and configuration is not None:
         body = {"name": name, "configurationId": configuration, "executionMode": mode}
         if source is not None:
             body["harnessAuth"] = {"method": "credential_source", "sourceId": source}
             body["credentialSources"] = [{"sourceId": source}]
+        if files:
+            body["initialWorkspaceFiles"] = _first_files(files)
     else:
         raise click.UsageError("Give a NAME and --configuration, or a request with --file.")
     show(session, session.client.create(AGENT, body), COLUMNS)
+
+
+def _first_files(paths: tuple[str, ...]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for path in paths:
+        name = Path(path).name
+        if name in found:
+            raise click.UsageError(f"{name} is there twice.")
+        found[name] = read_text(path)
+    return found
 
 
 @agent.command()

@@ -148,7 +148,8 @@ def _step(
         )
     action = "update" if found else "unchanged"
     changed = {key: value for key, value in body.items() if key in mutable}
-    return Step(manifest=item, action=action, body=changed, there=there, changes=found)
+    note = "its initial files are not compared" if "initialWorkspaceFiles" in body else ""
+    return Step(manifest=item, action=action, body=changed, there=there, changes=found, note=note)
 
 
 def _secret_value(item: Manifest) -> str:

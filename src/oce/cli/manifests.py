@@ -24,7 +24,15 @@ _MEMBERS: Final = {
     "Configuration": (CONFIGURATION, frozenset({"values", "secretBindings"})),
     "Agent": (
         AGENT,
-        frozenset({"configuration", "executionMode", "harnessAuth", "credentialSources"}),
+        frozenset(
+            {
+                "configuration",
+                "executionMode",
+                "harnessAuth",
+                "credentialSources",
+                "initialWorkspaceFiles",
+            }
+        ),
     ),
 }
 """Kind to what it is and the members its document may have besides `kind` and `name`, in the order of application."""
@@ -145,6 +153,13 @@ def _secret_refs(fields: dict[str, Any], namespace: str) -> dict[str, Any]:
     }
 
 
+def _initial_files(manifest: Manifest) -> dict[str, str]:
+    found = manifest.mapping("initialWorkspaceFiles")
+    if not all(isinstance(text, str) for text in found.values()):
+        raise ManifestError(f"{manifest.label}: initialWorkspaceFiles maps file names to text.")
+    return found
+
+
 def references(manifest: Manifest) -> list[str]:
     """Return the labels of what a document names, as far as they are names. Raises ManifestError."""
     found: list[tuple[Kind, object]] = []
@@ -185,6 +200,8 @@ def request(manifest: Manifest, namespace: str) -> Resource:
         body["executionMode"] = manifest.text("executionMode", "dedicated")
         body["harnessAuth"] = _auth(manifest, namespace)
         body["credentialSources"] = _sources(manifest)
+        if files := _initial_files(manifest):
+            body["initialWorkspaceFiles"] = files
     return body
 
 

@@ -48,4 +48,8 @@ harnessAuth:
   method: credential_source
   source: openai
 credentialSources: [openai]
+# First files of its workspace, taken when the Agent is made and never again: AGENTS.md, SOUL.md, IDENTITY.md, USER.md.
+# initialWorkspaceFiles:
+#   AGENTS.md: |
+#     Answer in one short paragraph.
 """

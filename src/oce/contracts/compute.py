@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from oce.contracts.sandbox import NamespaceContext, PhysicalNamespace, RuntimeFailure
     from oce.domain.resources import Agent, AgentRevision, CredentialSource, Namespace
+    from oce.domain.secret import SecretText
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +30,18 @@ class NamespaceReadiness:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WorkspaceDocument:
+    """The initial workspace files that Compute stages for the Sandbox: the setup's id and its private JSON document.
+
+    The document names its owner (`id`, `namespaceId`, `agentId`) and holds `files` by name. Once they are in place there are none: what
+    the Agent made of them since is its own, and only whose workspace it is gets verified.
+    """
+
+    id: str
+    document: SecretText
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeployContext:
     """What a pass resolved for Compute. `step` reports progress and renews the claim: call it before every external effect.
 
@@ -39,6 +52,7 @@ class DeployContext:
     agent: Agent
     sources: Sequence[CredentialSource]
     step: Callable[[str], Awaitable[None]]
+    workspace: WorkspaceDocument | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

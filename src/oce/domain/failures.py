@@ -110,6 +110,13 @@ _API: Final = (
         "No Agent Gateway program of this installation consumes `secretBindings`.",
         "Remove `secretBindings` from the Configuration; give the model key through a credential source.",
     ),
+    Failure(
+        code="WORKSPACE_SETUP_UNSUPPORTED",
+        message="The selected Drivers do not set up initial workspace files.",
+        hint="Create the Agent as `dedicated` beside a Sandbox Driver that initialises workspaces, or without these files.",
+        tempos=frozenset((Tempo.PERMANENT,)),
+        http=409,
+    ),
     _http(
         "PRECONDITION_FAILED",
         412,
@@ -294,6 +301,7 @@ _PERMANENT: Final = (
         "SANDBOX_WORKSPACE_SETUP_REFUSED",
         _X,
         "The Sandbox Driver refused the initial workspace files.",
+        "The worker's log says why: the workspace belongs to another setup, or the Configuration names another one.",
     ),
     _work(
         "SANDBOX_NETWORK_POLICY_CONFLICT",

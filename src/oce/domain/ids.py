@@ -25,6 +25,7 @@ class IdKind(StrEnum):
     AUDIT_EVENT = "aud"
     REQUEST = "req"
     POLICY_OPERATION = "npo"
+    WORKSPACE_SETUP = "wss"
     PRINCIPAL = "prn"
     SERVICE_PRINCIPAL = "spn"
     ROLE = "role"

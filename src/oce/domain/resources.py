@@ -23,6 +23,10 @@ AGENT_SOURCES_MAX: Final = 8
 SOURCE_CONFIG_MAX: Final = 32
 SOURCE_SECRETS_MAX: Final = 16
 ROLE_PERMISSIONS_MAX: Final = 64
+WORKSPACE_FILES: Final = ("AGENTS.md", "SOUL.md", "IDENTITY.md", "USER.md")
+"""Names that an Agent's initial workspace files may have."""
+WORKSPACE_FILE_MAX: Final = 16_384
+"""Bytes of one initial workspace file."""
 
 
 class NamespaceStatus(StrEnum):
@@ -159,6 +163,14 @@ class HarnessAuth:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class InitialWorkspace:
+    """The setup that an Agent was created with: its id and whether the files are in place; never their content."""
+
+    id: str
+    completed_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Agent:
     """A draft plus the pointer to the published revision."""
 
@@ -176,6 +188,8 @@ class Agent:
     generation: int
     """Grows with every change of the draft; the `If-Match` value (ours)."""
     created_at: datetime
+    initial_workspace: InitialWorkspace | None = None
+    """Set once at creation, when initial workspace files were given."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,6 +234,8 @@ class AgentRevision:
     render_version: int
     """Version of the Driver's rendering rules, so that an upgrade never strands a running Sandbox."""
     created_at: datetime
+    workspace_setup_id: str | None = None
+    """The Agent's initial workspace files, if it has any: the Harness starts only where their marker is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

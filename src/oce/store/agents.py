@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from oce.domain.resources import Agent, AgentStatus, HarnessAuth, RuntimeState
+from oce.domain.resources import (
+    Agent,
+    AgentStatus,
+    HarnessAuth,
+    InitialWorkspace,
+    RuntimeState,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,8 +22,10 @@ _ALL: Final = (
     "SELECT a.id, a.namespace_id, a.name, a.service_principal_id, a.configuration_id, a.execution_mode,"
     " a.harness_auth, a.active_revision_id, a.desired_runtime_state, a.status, a.generation, a.created_at,"
     " COALESCE((SELECT array_agg(s.credential_source_id ORDER BY s.position)"
-    " FROM occ.agent_credential_sources s WHERE s.agent_id = a.id), '{}') AS credential_sources"
-    " FROM occ.agents a WHERE a.namespace_id = %(namespace_id)s"
+    " FROM occ.agent_credential_sources s WHERE s.agent_id = a.id), '{}') AS credential_sources,"
+    " w.id AS workspace_setup_id, w.completed_at AS workspace_completed_at"
+    " FROM occ.agents a LEFT JOIN occ.workspace_setups w ON w.agent_id = a.id"
+    " WHERE a.namespace_id = %(namespace_id)s"
 )
 _BY_ID: Final = f"{_ALL} AND a.id = %(id)s"
 _BY_NAME: Final = f"{_ALL} AND a.name = %(name)s"
@@ -59,6 +67,13 @@ def _agent(row: Row) -> Agent:
         status=AgentStatus(row["status"]),
         generation=row["generation"],
         created_at=row["created_at"],
+        initial_workspace=(
+            None
+            if row["workspace_setup_id"] is None
+            else InitialWorkspace(
+                id=row["workspace_setup_id"], completed_at=row["workspace_completed_at"]
+            )
+        ),
     )
 
 

@@ -49,6 +49,7 @@ def _spec(revision: AgentRevision) -> dict[str, Any]:
         "service_principal_id": revision.service_principal_id,
         "network_policy": revision.network_policy,
         "render_version": revision.render_version,
+        "workspace_setup_id": revision.workspace_setup_id,
     }
 
 
@@ -73,6 +74,7 @@ def _revision(row: Row) -> AgentRevision:
         network_policy=spec["network_policy"],
         render_version=spec["render_version"],
         created_at=row["admitted_at"],
+        workspace_setup_id=spec.get("workspace_setup_id"),
     )
 
 

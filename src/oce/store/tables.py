@@ -38,8 +38,9 @@ from oce.store.columns import (
     one_of,
 )
 from oce.store.policy_tables import network_policy_applications
+from oce.store.workspace_tables import workspace_setups
 
-__all__ = ("SCHEMA", "metadata", "network_policy_applications")
+__all__ = ("SCHEMA", "metadata", "network_policy_applications", "workspace_setups")
 
 installation = Table(
     "installation",

@@ -401,6 +401,11 @@ class FakeSandbox(_Fake):
             driver_id=self.id, version=version, defaults=defaults, additions=additions
         )
 
+    def validate_workspace_setup(self, harness: Harness, configuration: Json) -> None:
+        """Accept."""
+        del harness, configuration
+        self._called("validate_workspace_setup")
+
     async def observe_harness(self, context: RevisionContext) -> HarnessObservation:
         """Answer `observation`."""
         del context

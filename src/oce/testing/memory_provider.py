@@ -37,7 +37,7 @@ if TYPE_CHECKING:
         NamespaceContext,
         RevisionContext,
     )
-    from oce.domain.resources import CredentialSource, Json
+    from oce.domain.resources import CredentialSource, Harness, Json
     from oce.domain.secret import SecretText
 
 
@@ -91,6 +91,9 @@ class MemorySandboxDriver:
         self.provider.begin("ensure_namespace")
         self.provider.workspaces.add(context.namespace.name)
         self.provider.end("ensure_namespace")
+
+    def validate_workspace_setup(self, harness: Harness, configuration: Json) -> None:
+        """Accept everything."""
 
     async def cleanup(self, context: CleanupContext) -> None:
         """Forget the revision's Sandbox, or the Workspace."""

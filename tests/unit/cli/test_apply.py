@@ -198,3 +198,22 @@ def test_a_source_reads_a_secret_again_whose_value_was_written(server, occ, tmp_
     changed = [item for item in server.requests if item["method"] == "PATCH"]
     assert [item["path"].rpartition("/")[2] for item in changed] == ["openai-key", "cs_1", "cfg_1"]
     assert changed[1]["body"] == {}
+
+
+def test_first_files_are_given_once_and_not_compared(server, occ, tmp_path):
+    text = DOCUMENTS.replace(
+        "credentialSources: [openai]",
+        "credentialSources: [openai]\ninitialWorkspaceFiles: {AGENTS.md: brief}",
+    )
+    written(tmp_path, text)
+    for path in ("secrets", "credential-sources", "configurations", "agents"):
+        server.on(f"POST {BASE}/{path}", {"id": f"new_{path}"}, status=201)
+    assert occ("apply", "-f", "all.yaml")[0] == 0
+    assert server.bodies("POST")[-1]["initialWorkspaceFiles"] == {"AGENTS.md": "brief"}
+    there(server)
+    code, out, _ = occ("diff", "-f", "all.yaml")
+    assert code == 0
+    assert "= agent demo (its initial files are not compared)" in out
+    written(tmp_path, text.replace("brief}", "[x]}"))
+    code, _, err = occ("diff", "-f", "all.yaml")
+    assert (code, "maps file names to text" in err) == (1, True)

@@ -351,3 +351,16 @@ def test_a_wait_is_over_when_the_resource_is(server, occ):
     server.on("DELETE /namespaces/a", {"id": "ns_1", "status": "deleting"}, status=202)
     assert occ("namespace", "delete", "a")[:2] == (0, "Deleting namespace a.\n")
     assert occ("namespace", "delete", "a", "--wait")[:2] == (0, "Deleted namespace a.\n")
+
+
+def test_first_files_of_a_workspace_are_sent_under_their_names(server, occ, tmp_path):
+    (tmp_path / "AGENTS.md").write_text("Be brief.\n")
+    server.on("POST /namespaces/default/agents", {"id": "agt_1", "name": "demo"}, status=201)
+    made = ("agent", "create", "demo", "--configuration", "demo")
+    assert occ(*made, "--workspace-file", "AGENTS.md")[0] == 0
+    assert server.bodies("POST")[0]["initialWorkspaceFiles"] == {"AGENTS.md": "Be brief.\n"}
+    twice = ("--workspace-file", "AGENTS.md", "--workspace-file", str(tmp_path / "AGENTS.md"))
+    code, _, err = occ(*made, *twice)
+    assert (code, "AGENTS.md is there twice" in err) == (2, True)
+    code, _, err = occ(*made, "--workspace-file", "SOUL.md")
+    assert (code, "SOUL.md cannot be read" in err) == (1, True)

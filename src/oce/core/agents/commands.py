@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -21,6 +21,7 @@ from oce.domain.resources import (
     AgentStatus,
     HarnessAuth,
     Identity,
+    InitialWorkspace,
     RuntimeState,
     SourceState,
 )
@@ -32,12 +33,13 @@ from oce.store import (
     namespaces,
     revisions,
     secrets,
+    workspace_setups,
 )
 from oce.store import work as works
 from oce.store.errors import ConstraintViolated
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from oce.core.platform import Actor, Platform
     from oce.domain.resources import Namespace
@@ -76,6 +78,8 @@ class AgentDraft:
     execution_mode: Literal["embedded", "dedicated"] = "dedicated"
     harness_auth: HarnessAuth | None = None
     credential_sources: tuple[str, ...] = ()
+    initial_files: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Name to text of the first workspace's files; private, and only ever given here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +113,8 @@ async def create(
 ) -> Agent:
     """Create an Agent and its principal; starts nothing.
 
-    Raises InvalidRequest, Forbidden (also for what the draft references), NotFound, Conflict (name, Namespace not open).
+    Raises InvalidRequest, Forbidden (also for what the draft references), NotFound, Conflict (name, Namespace not open,
+    WORKSPACE_SETUP_UNSUPPORTED).
     """
     owner = await scope.parent(platform, actor, namespace, action="create", kind="agent")
     checks.name(draft.name)
@@ -120,6 +125,7 @@ async def create(
         )
     await _require_references(platform, actor, owner, resolved, ())
     configuration = _checked(draft.execution_mode, resolved)
+    _check_initial_files(platform, draft)
     agent = Agent(
         id=new_id(IdKind.AGENT),
         namespace_id=owner.id,
@@ -134,6 +140,9 @@ async def create(
         status=AgentStatus.ACTIVE,
         generation=1,
         created_at=platform.clock.now(),
+        initial_workspace=(
+            InitialWorkspace(id=new_id(IdKind.WORKSPACE_SETUP)) if draft.initial_files else None
+        ),
     )
     key = idempotency.use(
         actor,
@@ -146,6 +155,7 @@ async def create(
             "mode": agent.execution_mode,
             "auth": agents.auth_document(agent.harness_auth),
             "sources": list(agent.credential_sources),
+            **({"files": dict(draft.initial_files)} if draft.initial_files else {}),
         },
     )
     earlier = await idempotency.earlier(platform, key)
@@ -166,6 +176,10 @@ async def create(
                         ),
                     )
                     await agents.insert(tx, agent)
+                    if agent.initial_workspace is not None:
+                        await workspace_setups.insert(
+                            tx, agent, agent.initial_workspace, draft.initial_files
+                        )
                     followed = await grants.follow(tx, agent, _wanted(agent, held))
                     await record.mutation(
                         tx,
@@ -174,7 +188,11 @@ async def create(
                         "agents.create",
                         ("agent", agent.id),
                         owner.id,
-                        details={"servicePrincipalId": agent.service_principal_id, **followed},
+                        details={
+                            "servicePrincipalId": agent.service_principal_id,
+                            "initialWorkspaceFiles": sorted(draft.initial_files),
+                            **followed,
+                        },
                     )
         except ConstraintViolated as error:
             raise Conflict("An Agent of this Namespace has this name.") from error
@@ -342,6 +360,16 @@ async def stop(platform: Platform, actor: Actor, namespace: str, agent: str) -> 
         )
         await record.mutation(tx, platform, actor, "agents.stop", ("agent", found.id), owner.id)
     return replace(current, desired_runtime_state=RuntimeState.STOPPED)
+
+
+def _check_initial_files(platform: Platform, draft: AgentDraft) -> None:
+    """Refuse files that no selected Driver would ever bring into a workspace (mission document 003)."""
+    if not draft.initial_files:
+        return
+    checks.refuse(rules.initial_file_problems(draft.initial_files))
+    sandbox = platform.drivers.sandbox
+    if draft.execution_mode != "dedicated" or sandbox is None or sandbox.workspace_setup is None:
+        raise Conflict(code="WORKSPACE_SETUP_UNSUPPORTED")
 
 
 def _alive(agent: Agent) -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Final
 
+from oce.contracts.compute import WorkspaceDocument
 from oce.contracts.refusals import Detail
-from oce.domain.resources import AGENT_SOURCES_MAX
+from oce.domain.resources import AGENT_SOURCES_MAX, WORKSPACE_FILE_MAX, WORKSPACE_FILES
+from oce.domain.secret import SecretText
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from oce.domain.resources import Agent, HarnessAuth
+    from oce.domain.resources import Agent, AgentRevision, HarnessAuth
 
 SECRET_METHODS: Final = frozenset(("api_key", "codex_pat"))
 """Methods that name a Secret; a draft may hold them, a deploy beside a Credential Gateway refuses them."""
@@ -59,3 +62,41 @@ def references(agent: Agent, bound_secrets: Sequence[str]) -> frozenset[tuple[st
         kind = "credential_source" if auth.method == SOURCE_METHOD else "secret"
         found.add((kind, auth.source_id))
     return frozenset(found)
+
+
+def initial_file_problems(files: Mapping[str, str]) -> tuple[Detail, ...]:
+    """Return what is wrong with initial workspace files; never a word of them."""
+    problems: list[Detail] = []
+    for name, text in files.items():
+        where = f"/initialWorkspaceFiles/{name.replace('~', '~0').replace('/', '~1')}"
+        if name not in WORKSPACE_FILES:
+            problems.append(Detail(where, "INVALID_VALUE", f"one of {', '.join(WORKSPACE_FILES)}"))
+            continue
+        try:
+            size = len(text.encode())
+        except UnicodeEncodeError:
+            problems.append(Detail(where, "INVALID_VALUE", "not Unicode text"))
+            continue
+        if "\0" in text:
+            problems.append(Detail(where, "INVALID_VALUE", "holds a NUL character"))
+        elif size > WORKSPACE_FILE_MAX:
+            problems.append(Detail(where, "TOO_LONG", f"at most {WORKSPACE_FILE_MAX} bytes"))
+    return tuple(problems)
+
+
+def workspace_document(
+    revision: AgentRevision, files: Mapping[str, str]
+) -> WorkspaceDocument | None:
+    """Return what Compute stages for a revision; no files once they are in place."""
+    if revision.workspace_setup_id is None:
+        return None
+    document = {
+        "id": revision.workspace_setup_id,
+        "namespaceId": revision.namespace_id,
+        "agentId": revision.agent_id,
+        "files": dict(files),
+    }
+    return WorkspaceDocument(
+        id=revision.workspace_setup_id,
+        document=SecretText(json.dumps(document, ensure_ascii=False, sort_keys=True)),
+    )

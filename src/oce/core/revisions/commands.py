@@ -183,6 +183,7 @@ async def _judge(
         _check_sources(platform, agent, sources)
         _check_endpoint(agent, configuration, sources)
         values = _configured(platform, configuration, harness)
+        _check_workspace(platform, agent, harness, values)
         policy = admit_policy(platform, values, sources)
     except DriverRefusal as refusal:
         raise Conflict(f"{refusal.code}: {refusal}") from refusal
@@ -262,6 +263,16 @@ def _configured(platform: Platform, configuration: Configuration, harness: Harne
     if harness_of(values) != harness.id:
         raise Dependency("The Sandbox Driver changed the selected Harness.")
     return values
+
+
+def _check_workspace(platform: Platform, agent: Agent, harness: Harness, values: Json) -> None:
+    """Let the Sandbox Driver judge whether initial files can land in this document's workspace. Raises WorkspaceSetupRefused."""
+    if agent.initial_workspace is None:
+        return
+    sandbox = platform.drivers.sandbox
+    if sandbox is None or sandbox.workspace_setup is None:
+        raise Conflict(code="WORKSPACE_SETUP_UNSUPPORTED")
+    sandbox.workspace_setup.validate_workspace_setup(harness, copy.deepcopy(values))
 
 
 async def _freeze(
@@ -354,4 +365,7 @@ def _revision(
         network_policy=admitted.network_policy,
         render_version=configures.render_version if configures is not None else 0,
         created_at=platform.clock.now(),
+        workspace_setup_id=(
+            None if agent.initial_workspace is None else agent.initial_workspace.id
+        ),
     )

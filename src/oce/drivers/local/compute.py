@@ -36,6 +36,7 @@ from oce.drivers.local.agent_home import AgentHomes
 from oce.drivers.local.held import runtime_failure
 from oce.drivers.local.rendering import requirements
 from oce.drivers.local.routes import Owner, RouteDirectory, Target, gateway_status
+from oce.drivers.local.staged import StagedWorkspace, workspace_setup
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -215,9 +216,11 @@ class LocalCompute:
         attachments = await self._credentials.attach_for_revision(revision_context, context.sources)
         if [item.source_id for item in attachments] != [source.id for source in context.sources]:
             raise DriverRefusal("INVALID_DRIVER_OBSERVATION", Tempo.PERMANENT)
+        workspace = context.workspace
         return HarnessContext(
             namespace=revision_context.namespace,
             revision=revision,
+            private=None if workspace is None else StagedWorkspace(revision, workspace),
             requirements=requirements(
                 revision,
                 settings=self._settings,
@@ -225,6 +228,7 @@ class LocalCompute:
                 token=token,
                 sources=context.sources,
                 attachments=attachments,
+                setup=workspace_setup(revision),
             ),
         )
 
@@ -246,6 +250,7 @@ class LocalCompute:
             namespace=harness.namespace,
             revision=harness.revision,
             requirements=harness.requirements,
+            private=harness.private,
             transport_token=token,
         )
         pause = self._settings.first_poll_seconds

@@ -24,7 +24,7 @@ from oce.domain.ids import uuid_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from oce.contracts.sandbox import CredentialAttachment
+    from oce.contracts.sandbox import CredentialAttachment, WorkspaceSetup
     from oce.domain.resources import AgentRevision, CredentialSource, Json
     from oce.domain.secret import SecretText
     from oce.drivers.local.settings import LocalComputeSettings
@@ -135,6 +135,7 @@ def requirements(
     token: SecretText,
     sources: Iterable[CredentialSource],
     attachments: tuple[CredentialAttachment, ...],
+    setup: WorkspaceSetup | None = None,
 ) -> HarnessWorkloadRequirements:
     """Render what the SandboxDriver must provide. Raises RevisionUnsupported when the document names no model."""
     model = codex_model(revision.configuration, sources)
@@ -175,6 +176,7 @@ def requirements(
         ),
         credential_attachments=attachments,
         labels=revision_labels(revision),
+        workspace_setup=setup,
     )
 
 

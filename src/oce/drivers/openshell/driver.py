@@ -196,7 +196,7 @@ class OpenShellSandbox:
                 await self._clock.sleep(self._settings.startup_delay_ms / 1000)
             if payload is not None:
                 await workspace_setup.initialise(
-                    self._gateway, self._settings, wanted, record, payload
+                    self._gateway, self._settings, wanted, record, payload, self._clock
                 )
         return resource_ref(self._settings, context)
 

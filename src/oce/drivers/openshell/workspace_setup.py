@@ -1,8 +1,8 @@
 """Initial workspace files: private initialisation of a running Sandbox (mission document 003).
 
 Presence of `validate_workspace_setup` declares it. The document goes over the stdin of one ExecSandbox and nowhere else; the program
-that reads it is `workspace_program`, sent as text. It runs only in a READY Sandbox and again on every pass, where its marker makes it a
-no-op. The Harness learns the setup's id through its environment and starts only when the marker is there.
+that reads it is `workspace_program`, sent as text. It runs only in a READY Sandbox, which a pass waits for briefly, and again on every
+pass, where its marker makes it a no-op. The Harness learns the setup's id through its environment and starts only when the marker is there.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from oce.drivers.openshell.observation import phase_name
 from oce.drivers.openshell.settings import HARNESS_HOME, PYTHON, KubernetesPlace, Settings
 
 if TYPE_CHECKING:
+    from oce.domain.clock import Clock
     from oce.domain.resources import Harness, Json
     from oce.domain.secret import SecretText
     from oce.drivers.openshell.records import SandboxRecord
@@ -24,6 +25,11 @@ if TYPE_CHECKING:
     from oce.drivers.openshell.wire import Gateway
 
 TIMEOUT_SECONDS: Final = 300
+_STARTING: Final = frozenset(("PROVISIONING", "STARTING"))
+_FIRST_PAUSE: Final = 0.02
+_LONGEST_PAUSE: Final = 0.32
+_WAIT: Final = 2.0
+"""Seconds a pass waits in place for a Sandbox that starts."""
 PROGRAM: Final = Path(workspace_program.__file__).read_text(encoding="utf-8")
 
 
@@ -47,12 +53,13 @@ async def initialise(
     wanted: Rendering,
     record: SandboxRecord,
     payload: SecretText,
+    clock: Clock,
 ) -> bool:
-    """Initialise a READY Sandbox; False when it is not READY yet and a later pass has to.
+    """Initialise a READY Sandbox; False when it is not READY soon and a later pass has to.
 
     Every failure is one sentence without content. Raises WorkspaceSetupRefused, DriverRefusal, GatewayFailure.
     """
-    if phase_name(record.phase) != "READY":
+    if not await _ready(gateway, wanted, record, clock):
         return False
     code = await gateway.exec_sandbox(
         wanted.workspace,
@@ -69,3 +76,16 @@ async def initialise(
             "DEPENDENCY_UNAVAILABLE", Tempo.RETRY, "the workspace could not be initialised"
         )
     return True
+
+
+async def _ready(gateway: Gateway, wanted: Rendering, record: SandboxRecord, clock: Clock) -> bool:
+    """Wait briefly for a Sandbox that starts; its phase as it was read counts first."""
+    deadline = clock.monotonic() + _WAIT
+    pause = _FIRST_PAUSE
+    phase = phase_name(record.phase)
+    while phase in _STARTING and clock.monotonic() + pause <= deadline:
+        await clock.sleep(pause)
+        pause = min(pause * 2, _LONGEST_PAUSE)
+        found = await gateway.get_sandbox(wanted.workspace, wanted.sandbox)
+        phase = "" if found is None else phase_name(found.phase)
+    return phase == "READY"

@@ -14,7 +14,7 @@ from oce.worker.outcomes import Permanent
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from oce.contracts.compute import ComputeDriver
+    from oce.contracts.compute import ComputeDriver, WorkspaceDocument
     from oce.core.access.queries import Refusal
     from oce.core.platform import Platform
     from oce.domain.resources import Agent, AgentRevision, CredentialSource, Namespace
@@ -100,9 +100,12 @@ class BasePass:
         agent: Agent,
         step: StepRecorder,
         sources: Sequence[CredentialSource] = (),
+        workspace: WorkspaceDocument | None = None,
     ) -> DeployContext:
         """Return what Compute gets."""
-        return DeployContext(namespace=namespace, agent=agent, sources=sources, step=step)
+        return DeployContext(
+            namespace=namespace, agent=agent, sources=sources, step=step, workspace=workspace
+        )
 
     async def retire(self, claim: Claim, revision: AgentRevision, context: DeployContext) -> None:
         """Remove everything of a revision and record the proof under the live claim."""

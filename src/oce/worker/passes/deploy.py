@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 import structlog
 
 from oce.contracts.refusals import DriverRefusal
+from oce.core.agents.rules import workspace_document
 from oce.domain.failures import HELD_FAILURES
 from oce.domain.resources import NamespaceStatus, RuntimeState, SourceState
-from oce.store import agents, credential_sources, namespaces, revisions
+from oce.store import agents, credential_sources, namespaces, revisions, workspace_setups
 from oce.store.queue import REFUSED, ClaimLost
 from oce.worker.classify import refused_stop_delay
 from oce.worker.outcomes import Instead, Pending, Permanent, Retry, Success
@@ -25,7 +26,7 @@ from oce.worker.passes.common import BasePass
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from oce.contracts.compute import DeployContext
+    from oce.contracts.compute import DeployContext, WorkspaceDocument
     from oce.contracts.sandbox import RuntimeFailure
     from oce.core.platform import Platform
     from oce.domain.resources import Agent, AgentRevision, CredentialSource, Json, Namespace
@@ -49,6 +50,7 @@ class Deployment:
     sources: Sequence[CredentialSource]
     newest: int
     unretired: Sequence[AgentRevision]
+    workspace: WorkspaceDocument | None
 
     @property
     def published(self) -> bool:
@@ -83,6 +85,9 @@ async def load(reader: Reader, claim: Claim) -> Deployment | None:
         sources=await credential_sources.many(reader, namespace.id, ids),
         newest=await revisions.latest_number(reader, agent.id),
         unretired=await revisions.unretired(reader, namespace.id, agent.id),
+        workspace=workspace_document(
+            revision, await workspace_setups.pending_files(reader, agent.id)
+        ),
     )
 
 
@@ -100,6 +105,8 @@ def problem(found: Deployment, platform: Platform) -> str | None:
         "COMPUTE_DRIVER_MISMATCH": admitted == (drivers.compute.id, drivers.compute.implementation),
         "SANDBOX_DRIVER_MISMATCH": revision.sandbox_driver_id == sandbox,
         "SECRET_BINDINGS_UNSUPPORTED": not revision.secret_bindings,
+        "WORKSPACE_SETUP_UNSUPPORTED": revision.workspace_setup_id is None
+        or (drivers.sandbox is not None and drivers.sandbox.workspace_setup is not None),
     }
     return next((code for code, true in holds.items() if not true), None) or _source_problem(
         found, platform
@@ -162,7 +169,7 @@ class Deploy(BasePass):
 
     async def _converge(self, claim: Claim, step: StepRecorder, found: Deployment) -> Outcome:
         """Prepare, select, switch, retire."""
-        context = self.context(found.namespace, found.agent, step, found.sources)
+        context = self.context(found.namespace, found.agent, step, found.sources, found.workspace)
         unready = await self._prepare(found, context)
         if unready is not None:
             return unready
@@ -264,6 +271,8 @@ class Deploy(BasePass):
             agent = await agents.lock(tx, found.namespace.id, found.agent.id)
             if agent is None or agent.active_revision_id != found.revision.id:
                 raise Instead(Retry(code="ACTIVE_REVISION_CHANGED"))
+            if found.workspace is not None:  # a Harness serves only where the marker is
+                await workspace_setups.complete(tx, agent.id)
             action = "openclaw.agents.lifecycle.activate"
             await self.audit(tx, claim, action, ("agent_revision", found.revision.id))
 

@@ -85,6 +85,32 @@ async def test_g16_only_a_ready_sandbox_is_initialised(bench, inside):
     assert initialised({}, str(inside))
 
 
+async def test_g16_a_sandbox_that_starts_is_waited_for_briefly(bench, inside, monkeypatch):
+    bench.gateway.initial_phase = openshell_pb2.SANDBOX_PHASE_PROVISIONING
+    slept = []
+
+    async def sleep(seconds):
+        slept.append(seconds)
+        if len(slept) == 3:
+            box(bench).status.phase = openshell_pb2.SANDBOX_PHASE_READY
+
+    monkeypatch.setattr(bench.clock, "sleep", sleep)
+    await provision(bench)
+    assert len(slept) == 3
+    assert json.loads((inside / MARKER).read_text()) == WANTED
+
+
+async def test_files_long_in_place_stay_the_agents_own(bench, inside):
+    await provision(bench)
+    (inside / "SOUL.md").unlink()
+    bench.stage_files(files={})
+    await provision(bench)
+    (inside / MARKER).unlink()  # `git clean` in the workspace
+    await provision(bench)
+    assert json.loads((inside / MARKER).read_text()) == WANTED
+    assert {p.name for p in inside.iterdir()} == {"AGENTS.md", MARKER}
+
+
 @pytest.mark.parametrize(
     "answer",
     [
