@@ -8,7 +8,7 @@ had just seen the object is unconfirmed. What carries our name but not our marks
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from oce.contracts.refusals import DeletionUnconfirmed, OwnershipConflict, StillPending
 from oce.domain import names
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from oce.drivers.openshell.records import ProfileRecord, ProviderRecord, SandboxRecord
     from oce.drivers.openshell.wire import Gateway
 
+_T = TypeVar("_T")
 _PENDING: Final = "SANDBOX_DELETION_PENDING"
 _FIRST_PAUSE: Final = 0.02
 _LONGEST_PAUSE: Final = 0.32
@@ -104,7 +105,7 @@ class Remover:
             if field is not None:
                 raise OwnershipConflict("Workspace", f"labels.{field}")
             await self._contents(namespace)
-        await self._workspace(namespace.name)
+        await self._workspace(namespace.name, seen=workspace is not None)
 
     async def provider(self, workspace: str, found: ProviderRecord) -> None:
         """Delete a provider whose ownership the caller has verified."""
@@ -116,16 +117,28 @@ class Remover:
                 raise StillPending(_PENDING, str(failure)) from failure
             raise
         await self._confirm(
-            workspace, outcome, partial(self._gateway.get_provider, workspace, name), found.meta.id
+            workspace,
+            outcome,
+            partial(self._gateway.get_provider, workspace, name),
+            lambda other: other.meta.id == found.meta.id,
         )
 
     async def profile(self, workspace: str, profile: ProfileRecord) -> None:
         """Delete a profile that carries our mark; one still in use stays."""
         try:
-            await self._settled(partial(self._gateway.delete_profile, workspace, profile.id))
+            outcome = await self._settled(
+                partial(self._gateway.delete_profile, workspace, profile.id)
+            )
         except GatewayFailure as failure:
             if failure.category is not Category.PRECONDITION:
                 raise
+            return
+        await self._confirm(
+            workspace,
+            outcome,
+            partial(self._gateway.get_profile, workspace, profile.id),
+            lambda other: other.resource_version == profile.resource_version,
+        )
 
     async def _runtime_provider(self, workspace: str, revision: AgentRevision) -> None:
         name = names.runtime_provider(revision.id)
@@ -173,17 +186,19 @@ class Remover:
             workspace,
             outcome,
             partial(self._gateway.get_sandbox, workspace, name),
-            found.meta.id,
+            lambda other: not found.meta.id or other.meta.id == found.meta.id,
         )
 
-    async def _workspace(self, name: str) -> None:
-        """Delete the Workspace. ALREADY_ABSENT is the answer of an authorised call, and thereby proof."""
+    async def _workspace(self, name: str, *, seen: bool) -> None:
+        """Delete the Workspace. ALREADY_ABSENT, unless a read has just `seen` it, is the answer of an authorised call: proof."""
         try:
             outcome = await self._settled(partial(self._gateway.delete_workspace, name))
         except GatewayFailure as failure:
             if failure.category is Category.PRECONDITION:  # something is left inside
                 raise StillPending(_PENDING, str(failure)) from failure
             raise
+        if outcome == "ALREADY_ABSENT" and seen:
+            raise DeletionUnconfirmed
         if outcome not in {"COMPLETED", "ALREADY_ABSENT"}:
             raise StillPending(_PENDING, "DeleteWorkspace is accepted")
 
@@ -201,9 +216,10 @@ class Remover:
         self,
         workspace: str,
         outcome: str,
-        read: Callable[[], Awaitable[SandboxRecord | ProviderRecord | None]],
-        object_id: str,
+        read: Callable[[], Awaitable[_T | None]],
+        same: Callable[[_T], bool],
     ) -> None:
+        """Wait until the deleted object is proved gone; `same` tells it from a later one of its name."""
         if outcome == "COMPLETED":
             return
         if outcome == "ALREADY_ABSENT":
@@ -214,7 +230,7 @@ class Remover:
             found = await read()
             if found is None:
                 found = await prove_absent(self._gateway, workspace, read)
-            if found is None or (object_id and found.meta.id != object_id):
+            if found is None or not same(found):
                 return
             if self._clock.monotonic() + pause > deadline:
                 raise StillPending(_PENDING)

@@ -321,7 +321,8 @@ class OpenShellCredentialGateway:
             return  # the config is no longer valid, and the provider is proved gone
         if any(p.type == kind for p in await self._gateway.list_providers(workspace)):
             return
-        profile = await self._gateway.get_profile(workspace, kind)
+        read = partial(self._gateway.get_profile, workspace, kind)
+        profile = await read_proved(self._gateway, workspace, read)
         if profile is not None and profiles.is_managed(profile.annotations):
             await self._remover.profile(workspace, profile)
 

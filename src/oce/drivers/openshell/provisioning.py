@@ -8,6 +8,7 @@ then the fifteen derived ids, and only a refused *replay* moves on to the next (
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from oce.contracts.refusals import DriverRefusal, OwnershipConflict, RevisionUnsupported
@@ -15,6 +16,7 @@ from oce.domain import names
 from oce.domain.failures import Tempo
 from oce.domain.secret import SecretText
 from oce.drivers.openshell import adoption, node_setup, profiles
+from oce.drivers.openshell.absence import read_proved
 from oce.drivers.openshell.failures import Category, GatewayFailure
 from oce.drivers.openshell.observation import require_live
 from oce.drivers.openshell.transport import service_url
@@ -209,7 +211,8 @@ async def _check_service(gateway: Gateway, wanted: Rendering) -> None:
     """
     if not wanted.exposed:
         return
-    found = await gateway.get_service(wanted.workspace, wanted.sandbox)
+    read = partial(gateway.get_service, wanted.workspace, wanted.sandbox)
+    found = await read_proved(gateway, wanted.workspace, read)
     if found is None:
         raise OwnershipConflict("service", "presence")
     if found.authorization_mode in {0, "SERVICE_AUTHORIZATION_MODE_UNSPECIFIED"}:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from oce.contracts.refusals import DriverRefusal
+from oce.contracts.refusals import DriverRefusal, NotVisible, OwnershipConflict
 from oce.contracts.sandbox import PolicyApplication, RevisionContext
 from oce.drivers.openshell.wire import Gateway
 from oce.drivers.openshell.workspace_program import initialise
@@ -27,6 +27,10 @@ RULE = {
 }
 
 
+class UnfinishedError(AssertionError):
+    """A member answered that it is not done."""
+
+
 async def _apply_policy(bench):
     snapshot = bench.driver.admit_network_policy([RULE], 1)
     observed = await bench.driver.observe_network_policy(bench.revision(), snapshot)
@@ -38,12 +42,14 @@ async def _apply_policy(bench):
             operation_id="one",
         ),
     )
-    assert (found.matches, found.load_state) == (True, "loaded")
+    if (found.matches, found.load_state) != (True, "loaded"):
+        raise UnfinishedError
 
 
 async def _withdraw(bench):
     attachment = bench.harness().requirements.credential_attachments[0]
-    assert await bench.keys.withdraw(bench.revision(), attachment) == "revoked"
+    if await bench.keys.withdraw(bench.revision(), attachment) != "revoked":
+        raise UnfinishedError
 
 
 async def _renew(bench):
@@ -125,6 +131,26 @@ class DyingGateway(Gateway):
         finally:
             if self.count == self.at:
                 raise Died
+
+
+class HidingGateway(Gateway):
+    """A client whose identity loses its role just before call number `at`: from then on everything is hidden from it."""
+
+    def __init__(self, scripted, at):
+        super().__init__(a_backend(scripted.port))
+        self.scripted, self.at, self.count = scripted, at, 0
+
+    async def call(self, method, message):
+        self._next()
+        return await super().call(method, message)
+
+    async def stream(self, method, message, timeout):  # noqa: ASYNC109 - the parent's signature
+        self._next()
+        return await super().stream(method, message, timeout)
+
+    def _next(self):
+        self.count += 1
+        self.scripted.concealed = self.count >= self.at
 
 
 async def _until(bench, flow):
@@ -223,6 +249,40 @@ async def test_br03_every_call_survives_a_death_and_a_lost_answer(flow, bench):
                 for made in other.clients:
                     await made.close()
                 await gateway.stop()
+
+
+async def _refusal(member):
+    """Return how a member says that it is not done, or None when it claims to be."""
+    try:
+        await member
+    except (DriverRefusal, NotVisible, UnfinishedError) as error:
+        return error
+    return None
+
+
+@pytest.mark.parametrize("flow", NAMES)
+async def test_g15_a_role_lost_at_any_call_is_never_taken_for_an_absence(flow, bench):
+    wanted, calls = await _undisturbed(flow)
+    for number, method in enumerate(calls, 1):
+        gateway = ScriptedGateway()
+        await gateway.start()
+        other = _bench(gateway)
+        try:
+            await _until(other, flow)
+            other.restart(HidingGateway(gateway, number))
+            refused = await _refusal(FLOWS[flow](other))
+            if refused is None:
+                assert _rest(other) == wanted, f"believed what it could not see: {number}, {method}"
+            assert not isinstance(refused, OwnershipConflict), (number, method, refused)
+            gateway.concealed = False
+            other.restart()
+            await FLOWS[flow](other)
+            assert _rest(other) == wanted, (number, method)
+        finally:
+            other.folder.cleanup()
+            for made in other.clients:
+                await made.close()
+            await gateway.stop()
 
 
 async def test_g21_br38_no_secret_in_any_request_but_the_two_that_carry_it(bench, caplog):

@@ -10,6 +10,7 @@ from openshell._proto import openshell_pb2
 
 from oce.contracts.refusals import (
     ConfigurationRefused,
+    DeletionUnconfirmed,
     DriverRefusal,
     NotVisible,
     OwnershipConflict,
@@ -72,6 +73,30 @@ async def test_g05_a_workspace_that_somebody_made_meanwhile_is_adopted_only_with
 
 
 # -- Removal
+
+
+async def test_g17_a_workspace_that_was_read_and_is_not_found_by_its_deletion_is_unconfirmed(bench):
+    await bench.driver.ensure_namespace(bench.namespace())
+    absent = openshell_pb2.DELETION_OUTCOME_ALREADY_ABSENT
+    answer = openshell_pb2.DeleteWorkspaceResponse(outcome=absent)
+    bench.gateway.script("DeleteWorkspace", stale(answer))
+    with pytest.raises(DeletionUnconfirmed):
+        await bench.driver.cleanup(bench.removal(whole=True))
+
+
+@pytest.mark.parametrize("outcome", ["ACCEPTED", "ALREADY_ABSENT"])
+async def test_g17_a_profile_is_gone_only_when_a_read_misses_it(bench, outcome):
+    await bench.deploy()
+    await bench.driver.cleanup(bench.removal())
+    await bench.keys.remove_source(bench.namespace(), a_source())
+    answer = openshell_pb2.DeleteProviderProfileResponse(
+        outcome=getattr(openshell_pb2, f"DELETION_OUTCOME_{outcome}")
+    )
+    bench.gateway.script("DeleteProviderProfile", stale(answer))
+    with pytest.raises(StillPending if outcome == "ACCEPTED" else DeletionUnconfirmed):
+        await bench.driver.cleanup(bench.removal(whole=True))
+    await bench.driver.cleanup(bench.removal(whole=True))
+    assert bench.gateway.state.profiles == {}
 
 
 @pytest.mark.parametrize("phase", range(10))
