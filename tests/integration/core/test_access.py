@@ -239,6 +239,10 @@ async def test_a_namespace_key_of_a_wide_principal_stays_in_its_namespace(world)
     ):
         with pytest.raises(Forbidden):
             await call
+    denied = await world.rows(
+        "SELECT decision_reason FROM occ.audit_events WHERE kind = 'authorization_denial'"
+    )
+    assert [row["decision_reason"] for row in denied] == ["key of another place"] * 6
     assert (await secret_queries.list_page(platform, actor, "other", PAGE)).items == ()
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from oce.contracts.iam import AccessRequest
+from oce.contracts.iam import AccessDecision, AccessRequest
 from oce.core.audit import rules as audit_rules
 from oce.core.errors import Forbidden
 from oce.store import audit
@@ -15,7 +15,6 @@ from oce.store import audit
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from oce.contracts.iam import AccessDecision
     from oce.core.platform import Actor, Platform
 
 AREAS = {
@@ -54,9 +53,11 @@ async def require(
         resource_id=resource_id,
         namespace_id=namespace_id,
     )
-    if not key_reaches(actor, kind, resource_id, namespace_id):
-        raise Forbidden
-    decision = await platform.drivers.iam.authorize(request)
+    iam = platform.drivers.iam
+    if key_reaches(actor, kind, resource_id, namespace_id):
+        decision = await iam.authorize(request)
+    else:
+        decision = AccessDecision(allowed=False, reason="key of another place", driver_id=iam.id)
     if decision.allowed:
         return decision
     await record_denial(platform, actor, request, decision)
