@@ -108,5 +108,12 @@ class ComputeDriver(Protocol):
     async def retire_revision(self, revision: AgentRevision, context: DeployContext) -> None:
         """Remove everything this revision could have created and no other uses."""
 
+    async def withdraw_exposure(self, revision: AgentRevision, namespace: Namespace) -> None:
+        """Outside a pass: let the SandboxDriver remove the inbound exposure of a native worker that serves or failed for good.
+
+        Such a worker dials out; its exposure only showed a held failure before its node enrolled. Resolves only on proof, and the
+        SandboxDriver's refusals pass through. A Harness that is reached through its exposure keeps it.
+        """
+
     async def delete_agent(self, context: DeployContext) -> None:
         """After every revision was retired: remove the Agent's directories, token and route."""

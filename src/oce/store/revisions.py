@@ -9,6 +9,7 @@ from oce.store.agents import auth_document, auth_value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from datetime import datetime
 
     from oce.store.database import Reader, Row, Tx
 
@@ -22,6 +23,18 @@ _PAGE: Final = (
     " ORDER BY revision_number DESC LIMIT %(count)s"
 )
 _UNRETIRED: Final = f"{_ALL} AND retired_at IS NULL ORDER BY revision_number"
+_EXPOSED: Final = (
+    "SELECT r.id, r.namespace_id, r.agent_id, r.revision_number, r.admitted_spec, r.admitted_at"
+    " FROM occ.agent_revisions r JOIN occ.agents a ON a.id = r.agent_id"
+    " WHERE r.retired_at IS NULL AND r.admitted_spec -> 'harness' ->> 'id' = 'openclaw'"
+    " AND r.admitted_spec -> 'harness' ->> 'mode' = 'dedicated'"
+    " AND (%(at)s::timestamptz IS NULL OR (r.admitted_at, r.id) > (%(at)s::timestamptz, %(id)s))"
+    " AND (a.active_revision_id = r.id OR EXISTS (SELECT 1 FROM occ.controller_work f"
+    " WHERE f.revision_id = r.id AND f.state = 'failed_permanent'))"
+    " AND NOT EXISTS (SELECT 1 FROM occ.controller_work w"
+    " WHERE w.agent_id = r.agent_id AND w.state IN ('queued', 'claimed'))"
+    " ORDER BY r.admitted_at, r.id LIMIT %(count)s"
+)
 
 
 def _spec(revision: AgentRevision) -> dict[str, Any]:
@@ -141,6 +154,22 @@ async def insert(tx: Tx, revision: AgentRevision) -> None:
 async def unretired(reader: Reader, namespace_id: str, agent_id: str) -> Sequence[AgentRevision]:
     """Return every revision that may still have something somewhere, oldest first."""
     rows = await reader.all(_UNRETIRED, namespace_id=namespace_id, agent_id=agent_id)
+    return [_revision(row) for row in rows]
+
+
+async def exposed(
+    reader: Reader, after: tuple[datetime, str] | None, count: int
+) -> Sequence[AgentRevision]:
+    """Return a page of native revisions whose exposure nobody is about to withdraw, oldest first after (created_at, id).
+
+    Such a revision serves, or failed for good and was not proved gone, while no work of its Agent is under way.
+    """
+    rows = await reader.all(
+        _EXPOSED,
+        at=None if after is None else after[0],
+        id="" if after is None else after[1],
+        count=count,
+    )
     return [_revision(row) for row in rows]
 
 

@@ -243,6 +243,11 @@ class FakeCompute(_Fake):
         await context.step("retire")
         self._called("retire_revision")
 
+    async def withdraw_exposure(self, revision: AgentRevision, namespace: Namespace) -> None:
+        """Note it."""
+        del revision, namespace
+        self._called("withdraw_exposure")
+
     async def delete_agent(self, context: DeployContext) -> None:
         """Note it."""
         await context.step("delete")

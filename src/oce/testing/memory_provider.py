@@ -55,6 +55,7 @@ class MemoryProvider:
     sandboxes: dict[str, HarnessContext] = field(default_factory=dict)
     created: list[str] = field(default_factory=list)
     workspaces: set[str] = field(default_factory=set)
+    withdrawn: list[str] = field(default_factory=list)
     statuses: list[HarnessStatus | Exception] = field(
         default_factory=lambda: [HarnessStatus(state="serving")]
     )
@@ -140,10 +141,11 @@ class MemorySandboxDriver:
             raise found
         return found
 
-    async def withdraw_harness_exposure(
-        self, context: RevisionContext
-    ) -> None:  # the contract's signature
-        """Nothing is exposed."""
+    async def withdraw_harness_exposure(self, context: RevisionContext) -> None:
+        """Withdraw the exposure of a native revision."""
+        self.provider.begin("withdraw_harness_exposure")
+        self.provider.withdrawn.append(context.revision.id)
+        self.provider.end("withdraw_harness_exposure")
 
     async def observe_harness(self, context: RevisionContext) -> HarnessObservation:
         """Return the scripted record, or that the Sandbox is missing."""

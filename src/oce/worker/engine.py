@@ -67,6 +67,13 @@ class Pass(Protocol):
         """Clean up before a permanent failure is published; return what to publish."""
 
 
+class Chore(Protocol):
+    """Something a worker does all the time beside its passes, without a claim; every worker may repeat it."""
+
+    async def run(self) -> None:
+        """Go on until cancelled."""
+
+
 class Engine:
     """Runs passes until told to stop; `passes` is set once before, because passes publish through this engine's queue."""
 
@@ -79,6 +86,7 @@ class Engine:
     ) -> None:
         self._db = db
         self.passes: Mapping[WorkKind, Pass] = {}
+        self.chores: Sequence[Chore] = ()
         self._settings = settings
         self._metrics = metrics
         self._wake = asyncio.Event()
@@ -99,6 +107,7 @@ class Engine:
             asyncio.create_task(self._listen(), name="worker-listen"),
             asyncio.create_task(self._sweep(), name="worker-sweep"),
             asyncio.create_task(self._report(), name="worker-health"),
+            *(asyncio.create_task(one.run(), name=type(one).__name__) for one in self.chores),
             *(
                 asyncio.create_task(self._lane(), name=f"worker-lane-{number}")
                 for number in range(self._settings.lanes)

@@ -25,6 +25,7 @@ from oce.store.database import Database
 from oce.store.errors import StoreError
 from oce.worker.engine import Engine
 from oce.worker.exposition import Exposition
+from oce.worker.exposures import ExposureSweep
 from oce.worker.passes import all_passes
 from oce.worker.passes.common import CoreAuthority, Workshop
 from oce.worker.settings import WorkerSettingsRefused, from_environment
@@ -39,9 +40,11 @@ _SPARE_CONNECTIONS = 4
 def build_engine(
     platform: Platform, settings: WorkerSettings, metrics: WorkerMetrics | None = None
 ) -> Engine:
-    """Return an engine with every pass over a composed platform."""
+    """Return an engine with every pass and chore over a composed platform."""
     engine = Engine(platform.db, settings, metrics=metrics)
     engine.passes = all_passes(Workshop(platform, engine.queue, authority=CoreAuthority(platform)))
+    sweep = ExposureSweep(platform, period=settings.exposure_sweep, limit=settings.pass_limit)
+    engine.chores = (sweep,)
     return engine
 
 

@@ -33,6 +33,8 @@ class WorkerSettings:
     """A pass that is longer than this is cancelled and counts as an unknown fault: nothing waits on a peer without end."""
     listen_idle: float = 30.0
     """A notification line that was silent for so long is replaced, because a half-open one is silent for ever."""
+    exposure_sweep: float = 60.0
+    """Pause between two rounds of the sweep for exposures that outlived their purpose."""
     shutdown_grace: float = 5.0
     readiness_path: Path | None = None
     liveness_path: Path | None = None

@@ -195,6 +195,15 @@ class LocalCompute:
         """Remove everything of a revision: on one machine that is what stopping removes, found by name and not by record."""
         await self.stop_revision(revision, context)
 
+    async def withdraw_exposure(self, revision: AgentRevision, namespace: Namespace) -> None:
+        """Hand it to the SandboxDriver; a Codex exposure is the transport and stays."""
+        self._require_ours(revision)
+        if revision.harness.id == "codex":
+            return
+        await self._transport.withdraw_harness_exposure(
+            RevisionContext(namespace=self.physical_namespace(namespace), revision=revision)
+        )
+
     async def delete_agent(self, context: DeployContext) -> None:
         """Remove the Agent's route, token and directories; every revision was retired before."""
         await context.step("remove-agent")
