@@ -16,6 +16,7 @@ from oce.contracts.sandbox import (
     ConfiguresAgent,
     EnrollsHarness,
     EnsuresNamespace,
+    Facet,
     HasHarnessHome,
     NamesNodePeers,
     ObservesHarness,
@@ -63,11 +64,18 @@ def _ability(driver: SandboxDriver, protocol: type[_A]) -> _A | None:
 
 
 def abilities_of(driver: SandboxDriver) -> SandboxAbilities:
-    """Inspect a SandboxDriver once. Raises ValueError for empty, repeated or unknown facets (mission document 003)."""
+    """Inspect a SandboxDriver once.
+
+    Raises ValueError for empty, repeated or unknown facets, and for a HOME that is no normalized absolute path (mission document 003).
+    """
     facets = tuple(driver.facets)
-    if not facets or len(set(facets)) != len(facets):
-        raise ValueError("a SandboxDriver declares at least one facet, each once")
+    known = not set(facets) - set(Facet)
+    if not facets or len(set(facets)) != len(facets) or not known:
+        names = ", ".join(Facet)
+        raise ValueError(f"a SandboxDriver declares at least one of {names}, each once")
     home = driver.harness_home if isinstance(driver, HasHarnessHome) else DEFAULT_HARNESS_HOME
+    if not home.startswith("/") or {"", ".", ".."} & set(home.split("/")[1:]):
+        raise ValueError("harness_home is a normalized absolute path")
     return SandboxAbilities(
         driver=driver,
         harness_home=home,

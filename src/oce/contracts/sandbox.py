@@ -177,6 +177,8 @@ class HarnessWorkloadRequirements:
     labels: Mapping[str, str]
     workload_identity: WorkloadIdentity | None = None
     workspace_setup: WorkspaceSetup | None = None
+    native_hook_directory: str | None = None
+    """Codex only: the owner-only directory for native hook credentials, derived from `harness_home`; made before the Harness starts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -94,3 +94,8 @@ def request_id(revision_id: str, attempt: int) -> str:
 
 REQUEST_IDS: Final = 16
 """How many request ids one create may use in total."""
+
+
+def native_hook_directory(harness_home: str) -> str:
+    """Return where a Codex Harness's native hook credentials lie: Compute derives it, the Sandbox makes it (mission document 003)."""
+    return f"{harness_home}/.oce-native-hooks"

@@ -42,6 +42,7 @@ from oce.contracts.sandbox import (
     WorkspaceMount,
     WorkspaceSetup,
 )
+from oce.domain.names import native_hook_directory
 from oce.domain.secret import SecretText
 
 if TYPE_CHECKING:
@@ -79,6 +80,7 @@ RULES: Final = {
     "SBX-23": "15ded94789cf",
     "SBX-24": "3de6c9f2709c",
     "SBX-25": "d820b06e90e3",
+    "SBX-26": "b767c7d98279",
 }
 """Rule id to the first 12 hex of SHA-256 over `text|level` of docs/contracts/sandbox.md: a rule changes together with its tests."""
 
@@ -520,6 +522,28 @@ class SandboxConformance:
             assert "/" not in url.partition("://")[2]
         assert "PRIVATE" not in (found.ca_bundle or "")
         await removed(subject)
+
+    @case("harness_home", "kept")
+    async def test_sbx_26_native_hooks_have_a_place_in_the_home(self, subject: Subject) -> None:
+        """The directory that Compute derives from `harness_home` is made, on every pass the same."""
+        provisions = needs(subject.abilities.provisions, "provision_harness")
+        hooks = native_hook_directory(subject.abilities.harness_home)
+        wanted = subject.with_requirements(native_hook_directory=hooks)
+        first = await provisions.provision_harness(wanted)
+        assert await provisions.provision_harness(wanted) == first
+        await removed(subject)
+
+    @case("harness_home", "refused")
+    async def test_sbx_26_native_hooks_never_lie_in_a_workspace(self, subject: Subject) -> None:
+        """What a workspace or a file transfer reaches is no place for credentials: nothing is made."""
+        provisions = needs(subject.abilities.provisions, "provision_harness")
+        mounts = subject.harness.requirements.workspace_mounts
+        mount = needs(next(iter(mounts), None), "workspace mount")
+        for path in (f"{mount.mount_path}/hooks", "relative/hooks", "/hooks/../etc"):
+            with pytest.raises(RevisionUnsupported):
+                await provisions.provision_harness(
+                    subject.with_requirements(native_hook_directory=path)
+                )
 
 
 _ADDITION: Final = {

@@ -52,6 +52,7 @@ from oce.drivers.openshell.rendering import (
     RENDER_VERSION,
     Rendering,
     check_revision,
+    interpreter,
     render,
     resource_ref,
     unsupported,
@@ -196,7 +197,13 @@ class OpenShellSandbox:
                 await self._clock.sleep(self._settings.startup_delay_ms / 1000)
             if payload is not None:
                 await workspace_setup.initialise(
-                    self._gateway, self._settings, wanted, record, payload, self._clock
+                    self._gateway,
+                    self._settings,
+                    wanted,
+                    record,
+                    payload,
+                    python=interpreter(context.requirements.command),
+                    clock=self._clock,
                 )
         return resource_ref(self._settings, context)
 

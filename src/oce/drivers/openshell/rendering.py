@@ -1,7 +1,7 @@
 """From a frozen revision and Compute's requirements to the exact requests of a Sandbox. Pure, versioned, golden-tested.
 
 A revision stores the `render_version` it was admitted under and is always rendered under it, so that upgrading this program never
-strands a running Sandbox. A changed rule is a new version beside the old one. Refusals come before anything is sent, in the order of
+strands a running Sandbox. A changed rule is a new entry of `_RULES` beside the old one. Refusals come before anything is sent, in the order of
 reference/sandbox-openshell.md §8.4.
 """
 
@@ -17,7 +17,7 @@ from oce.contracts.refusals import DriverRefusal, RevisionUnsupported, Workspace
 from oce.contracts.sandbox import EnvironmentLiteral, EnvironmentSecret, SandboxResourceRef
 from oce.domain import names
 from oce.domain.failures import Tempo
-from oce.drivers.openshell import link_program, marks, node_setup, profiles
+from oce.drivers.openshell import home_program, marks, node_setup, profiles
 from oce.drivers.openshell.documents import certificates
 from oce.drivers.openshell.mounts import Mounts, place_mounts
 from oce.drivers.openshell.network_rules import parse_document, wire_rule
@@ -31,7 +31,7 @@ from oce.drivers.openshell.settings import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from oce.contracts.sandbox import HarnessContext, HarnessWorkloadRequirements, RevisionContext
     from oce.domain.resources import AgentRevision
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
 RENDER_VERSION: Final = 1
 """Version under which new revisions are admitted."""
-_SUPPORTED_VERSIONS: Final = frozenset((1,))
 _VERIFIER: Final = re.compile(r"[0-9a-f]{64}")
 _ENVIRONMENT_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _FILE_MAX: Final = 65_536
@@ -52,7 +51,8 @@ _CODEX_FILES: Final = {
     "runtime.json": profiles.RUNTIME_MANIFEST_ENV,
     "config.toml": profiles.CODEX_CONFIG_ENV,
 }
-LINK_PROGRAM: Final = Path(link_program.__file__).read_text(encoding="utf-8")
+HOME_PROGRAM: Final = Path(home_program.__file__).read_text(encoding="utf-8")
+_INTERPRETER: Final = re.compile(r"/(?:[A-Za-z0-9._-]+/)*python3(?:\.[0-9]{1,2})?")
 WORKSPACE_SETUP_ENV: Final = "OCE_WORKSPACE_SETUP"
 """Tells the Harness which setup's completion marker it waits for before it starts."""
 _NODE_CA_ENV: Final = "OPENCLAW_NODE_CA_PEM"
@@ -134,9 +134,15 @@ def resource_ref(settings: Settings, context: RevisionContext) -> SandboxResourc
 def render(driver_id: str, settings: Settings, context: HarnessContext) -> Rendering:
     """Render a revision under its own render version. Raises RevisionUnsupported, DriverRefusal."""
     check_revision(driver_id, settings, context)
-    revision, wanted = context.revision, context.requirements
-    if revision.render_version not in _SUPPORTED_VERSIONS:
+    rules = _RULES.get(context.revision.render_version)
+    if rules is None:
         unsupported("a render version this program does not know")
+    return rules(settings, context)
+
+
+def _first(settings: Settings, context: HarnessContext) -> Rendering:
+    """Render under version 1. What it renders must never change: Sandboxes made under it are recognised by it."""
+    revision, wanted = context.revision, context.requirements
     if wanted.workload_identity is not None:
         unsupported("a projected workload identity")
     if wanted.workspace_setup is not None and context.private is None:
@@ -169,6 +175,10 @@ def render(driver_id: str, settings: Settings, context: HarnessContext) -> Rende
         },
         node_setup=setup,
     )
+
+
+_RULES: Final[dict[int, Callable[[Settings, HarnessContext], Rendering]]] = {1: _first}
+"""Render version to its rules."""
 
 
 def unsupported(what: str) -> NoReturn:
@@ -288,7 +298,7 @@ def _spec(
         "template": template,
         "policy": _policy(settings, revision, mounts),
         "providers": _providers(settings, wanted, provider),
-        "command": _command(wanted.command, mounts),
+        "command": _command(wanted, mounts, _private_directories(revision, wanted, mounts)),
         "restart_policy": "SANDBOX_RESTART_POLICY_ALWAYS",
     }
 
@@ -324,12 +334,43 @@ def _moved(value: str, mounts: Mounts) -> str:
     return value
 
 
-def _command(command: Sequence[str], mounts: Mounts) -> list[str]:
-    """Return the command, behind the program that links relocated mounts when there are any."""
-    if not mounts.links:
-        return list(command)
-    pairs = [text for link in mounts.links for text in link]
-    return [PYTHON, "-I", "-S", "-c", LINK_PROGRAM, str(len(mounts.links)), *pairs, *command]
+def _private_directories(
+    revision: AgentRevision, wanted: HarnessWorkloadRequirements, mounts: Mounts
+) -> list[str]:
+    """Return the owner-only directory that Compute keeps native hook credentials in, if it asks for one.
+
+    It lies below HOME and outside everything that a workspace, a file transfer or a relocated mount can reach.
+    """
+    path = wanted.native_hook_directory
+    if path is None:
+        return []
+    if revision.harness.id != "codex":
+        unsupported("a native hook directory for another Harness than Codex")
+    parts = path.split("/")[1:]
+    if not path.startswith(f"{HARNESS_HOME}/") or {"", ".", ".."} & set(parts) or "\0" in path:
+        unsupported("a native hook directory outside the Harness's home")
+    reachable = {*mounts.read_only, *mounts.read_write, *(path for _, path in mounts.links)}
+    reachable.discard(RUNTIME_ROOT)  # the revision's own, not a workspace
+    if any(path == other or path.startswith(f"{other}/") for other in reachable):
+        unsupported("a native hook directory inside a workspace mount")
+    return [path]
+
+
+def interpreter(command: Sequence[str]) -> str:
+    """Return the Sandbox's Python for the Driver's own small programs: the Harness's when it runs on one, else the image's."""
+    return command[0] if command and _INTERPRETER.fullmatch(command[0]) else PYTHON
+
+
+def _command(
+    wanted: HarnessWorkloadRequirements, mounts: Mounts, directories: Sequence[str]
+) -> list[str]:
+    """Return the command, behind the program that prepares the Harness's home when there is something to prepare."""
+    if not mounts.links and not directories:
+        return list(wanted.command)
+    links = [text for link in mounts.links for text in link]
+    prepare = [str(len(mounts.links)), *links, str(len(directories)), *directories]
+    python = interpreter(wanted.command)
+    return [python, "-I", "-S", "-c", HOME_PROGRAM, *prepare, *wanted.command]
 
 
 def _policy(settings: Settings, revision: AgentRevision, mounts: Mounts) -> Document:

@@ -14,7 +14,7 @@ from oce.contracts.refusals import DriverRefusal, WorkspaceSetupRefused
 from oce.domain.failures import Tempo
 from oce.drivers.openshell import workspace_program
 from oce.drivers.openshell.observation import phase_name
-from oce.drivers.openshell.settings import HARNESS_HOME, PYTHON, KubernetesPlace, Settings
+from oce.drivers.openshell.settings import HARNESS_HOME, KubernetesPlace, Settings
 
 if TYPE_CHECKING:
     from oce.domain.clock import Clock
@@ -53,9 +53,11 @@ async def initialise(
     wanted: Rendering,
     record: SandboxRecord,
     payload: SecretText,
+    *,
+    python: str,
     clock: Clock,
 ) -> bool:
-    """Initialise a READY Sandbox; False when it is not READY soon and a later pass has to.
+    """Initialise a READY Sandbox; False when it is not READY soon and a later pass has to. `python` runs the program.
 
     Every failure is one sentence without content. Raises WorkspaceSetupRefused, DriverRefusal, GatewayFailure.
     """
@@ -64,7 +66,7 @@ async def initialise(
     code = await gateway.exec_sandbox(
         wanted.workspace,
         wanted.sandbox,
-        (PYTHON, "-I", "-S", "-c", PROGRAM),
+        (python, "-I", "-S", "-c", PROGRAM),
         environment={"HOME": HARNESS_HOME, "OPENCLAW_WORKSPACE_DIR": settings.data_mount_path},
         stdin=payload,
         timeout_seconds=TIMEOUT_SECONDS,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import stat
 import subprocess
 import sys
 from dataclasses import replace
@@ -19,15 +20,18 @@ from oce.contracts.sandbox import (
     EnvironmentSecret,
     HarnessContext,
     WorkspaceMount,
+    WorkspaceSetup,
 )
+from oce.domain.names import native_hook_directory
 from oce.domain.resources import Harness
 from oce.domain.secret import SecretText
 from oce.drivers.openshell import adoption, profiles, records
 from oce.drivers.openshell.node_setup import from_code
 from oce.drivers.openshell.policies import admit
-from oce.drivers.openshell.rendering import render
-from oce.drivers.openshell.settings import parse_settings
+from oce.drivers.openshell.rendering import interpreter, render
+from oce.drivers.openshell.settings import HARNESS_HOME, parse_settings
 from oce.drivers.openshell.wire import canonical_spec
+from oce.testing.memory_objects import MemoryPrivateObjects
 from oce.testing.openshell_bench import (
     REVISION_ID,
     SETUP_TOKEN,
@@ -67,6 +71,7 @@ def context(revision=None, **changes):
         namespace=a_namespace(),
         revision=revision or a_revision(),
         requirements=requirements(**changes),
+        private=MemoryPrivateObjects(),
     )
 
 
@@ -86,11 +91,29 @@ CLAIM = (
 )
 
 
+PREPARED = {
+    "workspace_mounts": (
+        mount(claim="pvc-a1", sub_path="workspace", mount_path="/home/node/workspace"),
+        mount(claim="pvc-a1", sub_path="codex", mount_path="/home/node/.codex"),
+    ),
+    "workspace_setup": WorkspaceSetup(
+        id="wss_1", defaults_id="d1", secret_name="s", secret_key="setup.json"
+    ),
+    "native_hook_directory": native_hook_directory(HARNESS_HOME),
+}
+"""Everything that prepares a Harness's home: relocated mounts, initial files, a native hook directory."""
+
+
 @pytest.mark.parametrize(
     ("name", "settings", "changes"),
-    [("local", LOCAL, {}), ("kubernetes", KUBERNETES, {"workspace_mounts": CLAIM})],
+    [
+        ("local", LOCAL, {}),
+        ("kubernetes", KUBERNETES, {"workspace_mounts": CLAIM}),
+        ("prepared", KUBERNETES, PREPARED),
+    ],
 )
 def test_g08_the_create_request_is_golden(name, settings, changes):
+    """These bytes are version 1 for ever: a Sandbox that runs is recognised by them. Another rule is another version."""
     rendering = render("box", parse_settings(settings), context(**changes))
     document = {
         "create": rendering.create_request("ID"),
@@ -278,7 +301,7 @@ def test_a_mount_of_the_images_home_is_relocated_and_linked_into_the_harness_hom
     command = spec["command"]
     assert command[:4] == ["/usr/bin/python3", "-I", "-S", "-c"]
     assert command[5:10] == ["2", paths[0], f"{home}/workspace", paths[1], f"{home}/.codex"]
-    assert command[10:] == list(requirements().command)
+    assert command[10:] == ["0", *requirements().command]
     assert all(len(argument.encode()) < 32_768 for argument in command)
     assert paths[1] in spec["policy"]["filesystem"]["read_write"]
     assert spec["environment"]["A"] == f"{paths[1]}/state"
@@ -291,12 +314,19 @@ def test_a_mount_of_the_images_home_is_relocated_and_linked_into_the_harness_hom
         )
     home_inside, target = tmp_path / "home", tmp_path / "mount"
     target.mkdir()
-    inner = [str(target), str(home_inside / ".codex"), "/bin/sh", "-c", "ls -A"]
-    run = [sys.executable, *command[1:5], "1", *inner]
+    hooks = home_inside / ".oce-native-hooks"
+    inner = ["1", str(target), str(home_inside / ".codex"), "1", str(hooks)]
+    run = [sys.executable, *command[1:5], *inner, "/bin/sh", "-c", "ls -A"]
     for _ in range(2):
         done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, check=True)
         assert done.stdout.split() == ["home", "mount"]
+        assert stat.S_IMODE(hooks.stat().st_mode) == 0o700
+        hooks.chmod(0o755)  # an earlier Harness, or a person, opened it
     assert (home_inside / ".codex").readlink() == target
+    hooks.rmdir()
+    hooks.symlink_to(target)
+    assert subprocess.run(run, capture_output=True, check=False).returncode == 78
+    hooks.unlink()
     (home_inside / ".codex").unlink()
     (home_inside / ".codex").mkdir()
     assert subprocess.run(run, capture_output=True, check=False).returncode == 78
@@ -322,3 +352,50 @@ def test_native_openclaw_is_golden():
     text = json.dumps(document, indent=2, sort_keys=True) + "\n"
     assert SETUP_TOKEN not in repr(rendering) + text
     assert text == (GOLDEN / "native.json").read_text()
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/sandbox/enterprise/.oce-native-hooks",
+        "/sandbox/.openclaw-runtime/.oce-native-hooks",
+        "/home/node/.oce-native-hooks",
+        f"{HARNESS_HOME}/../.oce-native-hooks",
+        f"{HARNESS_HOME}/./hooks",
+        f"{HARNESS_HOME}//hooks",
+        HARNESS_HOME,
+        f"{HARNESS_HOME}/.codex",
+        f"{HARNESS_HOME}/workspace/hooks",
+    ],
+)
+def test_a_native_hook_directory_lies_in_the_home_and_in_nothing_that_travels(path):
+    with pytest.raises(RevisionUnsupported, match="native hook directory"):
+        render(
+            "box",
+            parse_settings(KUBERNETES),
+            context(**{**PREPARED, "native_hook_directory": path}),
+        )
+
+
+def test_native_openclaw_has_no_native_hooks():
+    revision = a_revision(harness=Harness(id="openclaw", version="2026.1", mode="dedicated"))
+    wanted = native_requirements(
+        workspace_mounts=CLAIM, native_hook_directory=native_hook_directory(HARNESS_HOME)
+    )
+    given = HarnessContext(namespace=a_namespace(), revision=revision, requirements=wanted)
+    with pytest.raises(RevisionUnsupported, match="native hook directory"):
+        render("box", parse_settings(KUBERNETES), given)
+
+
+@pytest.mark.parametrize(
+    ("command", "found"),
+    [
+        (("/opt/oce/python/bin/python3", "-I"), "/opt/oce/python/bin/python3"),
+        (("/usr/bin/python3.11",), "/usr/bin/python3.11"),
+        (("/usr/local/bin/node", "x.js"), "/usr/bin/python3"),
+        (("python3",), "/usr/bin/python3"),
+        ((), "/usr/bin/python3"),
+    ],
+)
+def test_the_drivers_own_programs_run_on_the_harnesss_python(command, found):
+    assert interpreter(command) == found
