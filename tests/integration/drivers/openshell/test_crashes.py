@@ -15,7 +15,6 @@ import pytest
 
 from oce.contracts.refusals import DriverRefusal, NotVisible, OwnershipConflict
 from oce.contracts.sandbox import PolicyApplication, RevisionContext
-from oce.drivers.openshell.wire import Gateway
 from oce.drivers.openshell.workspace_program import initialise
 from oce.testing.openshell_bench import (
     CANARY,
@@ -23,10 +22,10 @@ from oce.testing.openshell_bench import (
     SETUP_TOKEN,
     TOKEN,
     Bench,
-    a_backend,
     a_namespace,
     a_source,
 )
+from oce.testing.openshell_faults import Died, DyingGateway, HidingGateway
 from oce.testing.scripted_gateway import Answer, ScriptedGateway, lost
 
 RULE = {
@@ -112,55 +111,6 @@ CHAINS = [list(CODEX), list(NATIVE), list(FILES)]
 NAMES = list(FLOWS)
 MOST_CALLS = 12
 SECRETS = {CANARY, TOKEN, SETUP_TOKEN, DOCUMENT}
-
-
-class Died(BaseException):
-    """The process is gone: nothing in the Driver may catch this."""
-
-
-class DyingGateway(Gateway):
-    """A client whose process dies around call number `at`."""
-
-    def __init__(self, backend, at, *, after):
-        super().__init__(backend)
-        self.at, self.after, self.count = at, after, 0
-
-    async def call(self, method, message):
-        return await self._around(super().call(method, message))
-
-    async def stream(self, method, message, timeout):  # noqa: ASYNC109 - the parent's signature
-        return await self._around(super().stream(method, message, timeout))
-
-    async def _around(self, answer):
-        self.count += 1
-        if self.count == self.at and not self.after:
-            answer.close()
-            raise Died
-        try:
-            return await answer
-        finally:
-            if self.count == self.at:
-                raise Died
-
-
-class HidingGateway(Gateway):
-    """A client whose identity loses its role just before call number `at`: from then on everything is hidden from it."""
-
-    def __init__(self, scripted, at):
-        super().__init__(a_backend(scripted.port))
-        self.scripted, self.at, self.count = scripted, at, 0
-
-    async def call(self, method, message):
-        self._next()
-        return await super().call(method, message)
-
-    async def stream(self, method, message, timeout):  # noqa: ASYNC109 - the parent's signature
-        self._next()
-        return await super().stream(method, message, timeout)
-
-    def _next(self):
-        self.count += 1
-        self.scripted.concealed = self.count >= self.at
 
 
 async def _until(bench, flow):
@@ -251,7 +201,7 @@ def _leaks(gateway):
 async def _disturbed(flow, gateway, bench, calls, number, fault):
     """Run a flow whose call `number` meets a fault."""
     if fault.startswith("dies"):
-        bench.restart(DyingGateway(a_backend(gateway.port), number, after=fault == "dies after"))
+        bench.restart(DyingGateway(gateway, number, after=fault == "dies after"))
         with pytest.raises(Died):
             await FLOWS[flow](bench)
         return
