@@ -8,10 +8,12 @@ inspection; `terminate` and `passthrough` are refused with advice (reference/san
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 from oce.contracts.refusals import ConfigurationRefused, Detail, NetworkPolicyConflict
 from oce.drivers.openshell.documents import Block, absolute_path, refuse, text
+from oce.drivers.openshell.public_names import holds_public_suffix, is_public_suffix
 from oce.policy.match import is_address, is_glob, normal_host
 from oce.policy.model import (
     PROVIDER_RULE_PREFIX,
@@ -51,11 +53,8 @@ _WIRE_ENFORCEMENT: Final = {
     Enforcement.AUDIT: "NETWORK_ENFORCEMENT_MODE_AUDIT",
 }
 _INTERNAL_SUFFIXES: Final = ("local", "localhost", "internal", "svc", "arpa", "home", "lan")
-_SHARED_SUFFIXES: Final = frozenset(
-    ("ac", "co", "com", "edu", "gob", "gouv", "gov", "ltd", "ne", "net", "nom", "or", "org", "plc")
-)
-"""Second-level labels under which country registries sell names: `*.co.uk` is as wide as `*.com`."""
-_COUNTRY_LABEL: Final = 2
+_NUMBER: Final = re.compile(r"[0-9]+|0x[0-9a-f]*")
+"""A last label that a resolver reads as a part of an address: `127.1`, `0x7f.1`."""
 _REPOSITORY_HOSTS: Final = ("github.com", "api.github.com", "codeload.github.com")
 
 
@@ -132,22 +131,21 @@ def addition_host_problem(host: str) -> str | None:
     """
     name = normal_host(host)
     labels = name.split(".")
-    if is_address(name):
+    if is_address(name) or _NUMBER.fullmatch(labels[-1]):
         return "an address; name the host"
     if len(labels) == 1 or labels[-1] in _INTERNAL_SUFFIXES or "svc" in labels:
         return "a name that is not public"
-    if not is_glob(name):
-        return None
-    owned = labels[1:]
-    if any(is_glob(label) for label in owned):
+    return _wildcard_problem(labels) if is_glob(name) else None
+
+
+def _wildcard_problem(labels: Sequence[str]) -> str | None:
+    owned = ".".join(labels[1:])
+    if is_glob(owned):
         return "a wildcard that is not the first label"
-    shared = (
-        len(owned) == 2  # noqa: PLR2004 - registry label and country label
-        and len(owned[-1]) == _COUNTRY_LABEL
-        and owned[0] in _SHARED_SUFFIXES
-    )
-    if len(owned) < 2 or shared:  # noqa: PLR2004 - an owned name has at least two labels
+    if is_public_suffix(owned):
         return "a wildcard over a public suffix"
+    if "**" in labels[0] and holds_public_suffix(owned):
+        return "a wildcard that crosses a public suffix"
     return None
 
 
