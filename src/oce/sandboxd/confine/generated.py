@@ -1,8 +1,8 @@
-"""Small files that exist only inside a Sandbox: written on the host, shown read-only, replaceable while it runs.
+"""Small files that exist only inside a Sandbox: written on the host before it starts, shown read-only.
 
-A file is replaced by a rename, and a rename is seen inside only when its *directory* is what was mounted. So files are grouped by
-the outermost directory that holds only generated files. A file in a directory that has other content (`/etc`, a workspace) is
-mounted by itself and cannot be replaced. `plan` is pure.
+Files are grouped by the outermost directory that holds only generated files, which is one mount however many they are. A file in a
+directory that has other content (`/etc`, a workspace) is mounted by itself. What changes while a Sandbox runs is not here: the gateway
+mounts a folder of its own for provider files. `plan` is pure.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Layout:
     files: Mapping[str, str]
 
     def place_of(self, target: str) -> str | None:
-        """Return where a replaceable target lies in the store, or None."""
+        """Return where a target of a mounted directory lies in the store, or None."""
         for inside, stored in self.directories.items():
             if target.startswith(inside + "/"):
                 return f"{stored}/{target[len(inside) + 1 :]}"
@@ -95,13 +95,6 @@ class GeneratedStore:
         for file in files:
             stored_file = self._layout.place_of(file.target) or self._layout.files[file.target]
             self._write(self._folder / stored_file, file.content)
-
-    def replace(self, target: str, content: bytes) -> None:
-        """Replace (or add) a file in one of the mounted directories. Raises ImpossibleFileError, OSError."""
-        stored = self._layout.place_of(str(checked_target(target)))
-        if stored is None:
-            raise ImpossibleFileError(f"{target} is not in a directory of generated files")
-        self._write(self._folder / stored, content)
 
     def _write(self, path: Path, content: bytes) -> None:
         missing = [p for p in path.parents if p.is_relative_to(self._folder) and not p.exists()]

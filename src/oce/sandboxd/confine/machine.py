@@ -7,7 +7,6 @@ Every start is all or nothing: what fails leaves no process, directory, socket o
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import resource
 import shutil
@@ -46,7 +45,6 @@ if TYPE_CHECKING:
     from oce.sandboxd.confine.programs import Programs
     from oce.sandboxd.place import ExitStatus
 
-_LAUNCH_NAME = "launch.json"
 _END_SECONDS = 5.0
 _ANSWER_SECONDS = 2.0
 _POLL_SECONDS = 0.005
@@ -257,7 +255,7 @@ class MachinePlace:
         for mount in launch.mounts:
             _prepare_mount(mount, uid)
         layout = _layout(launch)
-        store = _make_directory(directory, launch, layout, uid)
+        _make_directory(directory, launch, layout, uid)
         plan = view.build(
             launch,
             installed,
@@ -278,7 +276,7 @@ class MachinePlace:
             theirs.close()
             for descriptor in (config, *groups):
                 os.close(descriptor)
-        sandbox = self._hold(launch.sandbox_id, directory, ours, store)
+        sandbox = self._hold(launch.sandbox_id, directory, ours)
         await sandbox.confined(self._config.start_seconds)
         return sandbox
 
@@ -322,18 +320,11 @@ class MachinePlace:
             "main": main if launch.command else None,
         }
 
-    def _hold(
-        self,
-        sandbox_id: str,
-        directory: Path,
-        connection: socket.socket,
-        store: generated.GeneratedStore | None = None,
-    ) -> MachineSandbox:
+    def _hold(self, sandbox_id: str, directory: Path, connection: socket.socket) -> MachineSandbox:
         sandbox = MachineSandbox(
             sandbox_id=sandbox_id,
             directory=directory,
             channel=connection,
-            store=store or _recorded_store(directory),
             on_end=self._forget,
         )
         self._live[sandbox_id] = sandbox
@@ -353,7 +344,7 @@ def _layout(launch: Launch) -> generated.Layout:
 
 def _make_directory(
     directory: Path, launch: Launch, layout: generated.Layout, uid: int | None
-) -> generated.GeneratedStore:
+) -> None:
     """Make the runtime directory: root's and passable for the Sandbox's uid (as root), or private (as an ordinary user)."""
     directory.mkdir()
     directory.chmod(0o711 if uid is not None else 0o700)
@@ -363,18 +354,7 @@ def _make_directory(
     for name, text in view.ETC_FILES.items():
         (etc / name).write_text(text)
         (etc / name).chmod(0o444)
-    store = generated.GeneratedStore(directory / "files", layout, uid)
-    store.create(launch.files)
-    record = {"uid": uid, "directories": layout.directories, "files": layout.files}
-    (directory / _LAUNCH_NAME).write_text(json.dumps(record))
-    (directory / _LAUNCH_NAME).chmod(0o600)
-    return store
-
-
-def _recorded_store(directory: Path) -> generated.GeneratedStore:
-    record = json.loads((directory / _LAUNCH_NAME).read_text())
-    layout = generated.Layout(directories=record["directories"], files=record["files"])
-    return generated.GeneratedStore(directory / "files", layout, record["uid"])
+    generated.GeneratedStore(directory / "files", layout, uid).create(launch.files)
 
 
 def _prepare_mount(mount: Mount, uid: int | None) -> None:

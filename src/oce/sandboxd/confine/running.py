@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from oce.sandboxd.confine import output_ring, wire
 from oce.sandboxd.confine.channel import KeeperChannel, connect_in
-from oce.sandboxd.confine.generated import ImpossibleFileError
 from oce.sandboxd.confine.piped_command import PipedCommand
 from oce.sandboxd.confine.rights import failure
 from oce.sandboxd.place import (
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
     from pathlib import Path
 
-    from oce.sandboxd.confine.generated import GeneratedStore
     from oce.sandboxd.place import ExecExit, ExecOutput, ExecRequest
 
 _CONNECT_SECONDS = 10.0
@@ -49,7 +47,7 @@ def recorded_exit(directory: Path) -> ExitStatus | None:
 
 
 class MachineSandbox:
-    """Implements `place.RunningSandbox`, and `write_file` besides. Not made by callers."""
+    """Implements `place.RunningSandbox`. Not made by callers."""
 
     def __init__(
         self,
@@ -57,12 +55,10 @@ class MachineSandbox:
         sandbox_id: str,
         directory: Path,
         channel: socket.socket,
-        store: GeneratedStore,
         on_end: Callable[[str], None],
     ) -> None:
         self._sandbox_id = sandbox_id
         self._directory = directory
-        self._store = store
         self._instance = ""
         self._identity = ("", "")
         self._confined: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -246,16 +242,6 @@ class MachineSandbox:
         kill_recorded_keeper(self._directory)
 
     # ---- beyond the protocol
-
-    async def write_file(self, target: str, content: bytes) -> None:
-        """Replace or add a generated file while the Sandbox runs; readers see the old or the new one.
-
-        Works where the target's directory was mounted as a whole (see `generated`). Raises PlaceError.
-        """
-        try:
-            await asyncio.to_thread(self._store.replace, target, content)
-        except (ImpossibleFileError, OSError) as error:
-            raise PlaceError(f"cannot write {target}: {error}") from error
 
     def let_go(self, *, ended: bool = False) -> None:
         """Close the connection; unless the Sandbox ended it runs on, and `wait` here cannot know its end any more."""
