@@ -17,7 +17,8 @@ TEXT = "Answer in one invented sentence."
 def test_an_agent_begins_with_its_files_and_keeps_its_edits(machine: Machine, shell: Shell):
     (shell.folder / "AGENTS.md").write_text(TEXT)
     made = ("agent", "create", "guided", "--configuration", "plain", "--source", "openai")
-    assert "one of AGENTS.md" in shell.occ(*made, "--workspace-file", "/etc/hostname", code=1).err
+    refused = shell.occ(*made, "--workspace-file", "/etc/hostname", code=1).err
+    assert "/initialWorkspaceFiles/hostname" in refused
     shell.occ(*made, "--workspace-file", "AGENTS.md")
     assert shell.json("agent", "get", "guided")["initialWorkspace"]["status"] == "pending"
     shell.occ("agent", "deploy", "guided", "--wait")

@@ -20,6 +20,7 @@ from oce.domain.resources import (
     SECRET_MAX_BYTES,
     SOURCE_CONFIG_MAX,
     SOURCE_SECRETS_MAX,
+    WORKSPACE_FILE_MAX,
 )
 
 KEY_DAYS_MIN_SECONDS: Final = 86_400
@@ -78,6 +79,7 @@ ConfigValue = Annotated[str, StringConstraints(min_length=1, max_length=2048)]
 SecretValue = Annotated[
     str, StringConstraints(min_length=1, max_length=SECRET_MAX_BYTES), AfterValidator(_secret_size)
 ]
+WorkspaceText = Annotated[str, StringConstraints(max_length=WORKSPACE_FILE_MAX)]
 KeyName = Annotated[str, StringConstraints(min_length=1, max_length=_KEY_NAME_MAX, pattern=r"\S")]
 
 
@@ -216,6 +218,20 @@ Sources = Annotated[
 ]
 
 
+class InitialWorkspaceFiles(Closed):
+    """First files of a workspace, by name; private, and never returned."""
+
+    agents: WorkspaceText | None = Field(default=None, alias="AGENTS.md", repr=False)
+    soul: WorkspaceText | None = Field(default=None, alias="SOUL.md", repr=False)
+    identity: WorkspaceText | None = Field(default=None, alias="IDENTITY.md", repr=False)
+    user: WorkspaceText | None = Field(default=None, alias="USER.md", repr=False)
+
+    def named(self) -> dict[str, str]:
+        """Return the files that were given, by name."""
+        given: dict[str, str | None] = self.model_dump(by_alias=True)
+        return {name: text for name, text in given.items() if text is not None}
+
+
 class AgentCreate(Closed):
     """POST …/agents. Starts nothing."""
 
@@ -224,9 +240,7 @@ class AgentCreate(Closed):
     execution_mode: Literal["embedded", "dedicated"] | None = None
     harness_auth: HarnessAuthBody | None = None
     credential_sources: Sources = Field(default_factory=list)
-    initial_workspace_files: Annotated[dict[str, str], Field(repr=False)] = Field(
-        default_factory=dict
-    )
+    initial_workspace_files: InitialWorkspaceFiles | None = None
 
 
 class AgentUpdate(Closed):

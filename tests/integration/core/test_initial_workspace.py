@@ -78,12 +78,12 @@ async def test_completion_forgets_the_content_and_keeps_the_identity(world):
 @pytest.mark.parametrize(
     ("files", "path"),
     [
-        ({"README.md": "x"}, "README.md"),
-        ({"../AGENTS.md": "x"}, "..~1AGENTS.md"),
-        ({"AGENTS.md": "x" * (WORKSPACE_FILE_MAX + 1)}, "AGENTS.md"),
-        ({"AGENTS.md": "é" * (WORKSPACE_FILE_MAX // 2 + 1)}, "AGENTS.md"),
-        ({"SOUL.md": "a\0b"}, "SOUL.md"),
-        ({"SOUL.md": "\ud800"}, "SOUL.md"),
+        ({"README.md": "x"}, ""),
+        ({"../AGENTS.md": "x"}, ""),
+        ({"AGENTS.md": "x" * (WORKSPACE_FILE_MAX + 1)}, "/AGENTS.md"),
+        ({"AGENTS.md": "é" * (WORKSPACE_FILE_MAX // 2 + 1)}, "/AGENTS.md"),
+        ({"SOUL.md": "a\0b"}, "/SOUL.md"),
+        ({"SOUL.md": "\ud800"}, "/SOUL.md"),
     ],
     ids=["name", "path", "size", "bytes", "nul", "surrogate"],
 )
@@ -93,7 +93,7 @@ async def test_what_no_workspace_could_hold_is_refused_by_path_alone(world, file
             world.platform, world.admin, "default", await a_draft(world, initial_files=files)
         )
     (detail,) = refused.value.details
-    assert detail.path == f"/initialWorkspaceFiles/{path}"
+    assert detail.path == f"/initialWorkspaceFiles{path}"
     assert "xxx" not in str(refused.value)
 
 

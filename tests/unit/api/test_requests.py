@@ -3,6 +3,10 @@
 import json
 
 import pytest
+from pydantic import ValidationError
+
+from oce.api.requests import AgentCreate, InitialWorkspaceFiles
+from oce.domain.resources import WORKSPACE_FILE_MAX, WORKSPACE_FILES
 
 NS = "/namespaces/default"
 AGENT = {"name": "a", "configurationId": "c"}
@@ -23,6 +27,19 @@ TABLE = [
         {("/existingNamespace", "INVALID_FORMAT")},
     ),
     ("/namespaces", [], {("", "INVALID_TYPE")}),
+    (
+        f"{NS}/agents",
+        {**AGENT, "initialWorkspaceFiles": {"README.md": "x", "SOUL.md": 7}},
+        {
+            ("/initialWorkspaceFiles/README.md", "UNKNOWN_FIELD"),
+            ("/initialWorkspaceFiles/SOUL.md", "INVALID_TYPE"),
+        },
+    ),
+    (
+        f"{NS}/agents",
+        {**AGENT, "initialWorkspaceFiles": {"SOUL.md": "x" * 16_385}},
+        {("/initialWorkspaceFiles/SOUL.md", "TOO_LONG")},
+    ),
     (f"{NS}/secrets", {"name": "k", "value": "é" * 40_000}, {("/value", "TOO_LONG")}),
     (f"{NS}/configurations", {"kind": "team", "values": {}}, {("/kind", "INVALID_VALUE")}),
     (
@@ -131,3 +148,17 @@ async def test_json_that_cannot_be_kept_is_refused_before_the_schema(api):
         headers={"content-type": "application/json"},
     )
     assert answer.json()["error"]["details"] == [{"path": "/name", "code": "INVALID_FORMAT"}]
+
+
+def test_first_files_have_exactly_the_platforms_names_and_hide_their_text():
+    names = tuple(one.alias for one in InitialWorkspaceFiles.model_fields.values())
+    assert names == WORKSPACE_FILES
+    body = {"name": "a", "configurationId": "c"}
+    given = {**body, "initialWorkspaceFiles": {"SOUL.md": "private", "USER.md": None}}
+    found = AgentCreate.model_validate(given)
+    assert found.initial_workspace_files.named() == {"SOUL.md": "private"}
+    assert "private" not in repr(found)
+    for wrong in ({"soul": "x"}, {"README.md": "x"}, {"SOUL.md": "x" * (WORKSPACE_FILE_MAX + 1)}):
+        with pytest.raises(ValidationError) as refused:
+            AgentCreate.model_validate({**body, "initialWorkspaceFiles": wrong})
+        assert "xx" not in str(refused.value)

@@ -103,7 +103,9 @@ async def create_agent(
         execution_mode=body.execution_mode or "embedded",
         harness_auth=await _auth(platform, actor, namespace, body.harness_auth),
         credential_sources=tuple(item.source_id for item in body.credential_sources),
-        initial_files=body.initial_workspace_files,
+        initial_files=(
+            {} if body.initial_workspace_files is None else body.initial_workspace_files.named()
+        ),
     )
     made = await commands.create(platform, actor, namespace, draft, idempotency_key=idempotency_key)
     return _agent(actor, made, 201)

@@ -7,12 +7,10 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final, Literal
 
 from oce.contracts.iam import AccessRequest
-from oce.contracts.refusals import Detail
 from oce.core import checks, idempotency, scope
-from oce.core.access import guard
-from oce.core.agents import grants, rules
+from oce.core.agents import drafts, grants, rules
 from oce.core.audit import record
-from oce.core.errors import Conflict, Dependency, NotFound
+from oce.core.errors import Conflict, NotFound
 from oce.core.retry import takeover_of
 from oce.core.revisions.commands import deploy
 from oce.domain.ids import IdKind, new_id
@@ -23,28 +21,21 @@ from oce.domain.resources import (
     Identity,
     InitialWorkspace,
     RuntimeState,
-    SourceState,
 )
 from oce.store import (
     agents,
-    configurations,
-    credential_sources,
     iam,
     namespaces,
     revisions,
-    secrets,
     workspace_setups,
 )
 from oce.store import work as works
 from oce.store.errors import ConstraintViolated
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from oce.core.platform import Actor, Platform
-    from oce.domain.resources import Namespace
-    from oce.store.configurations import ConfigurationRecord
-    from oce.store.database import Reader, Tx
 
 __all__ = (
     "UNSET",
@@ -92,17 +83,6 @@ class AgentChange:
     credential_sources: tuple[str, ...] | Unset = UNSET
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Resolved:
-    """References of a draft as ids; what does not exist keeps its text, and is refused after the permission was asked for."""
-
-    configuration: ConfigurationRecord | None
-    configuration_ref: str
-    harness_auth: HarnessAuth | None
-    credential_sources: tuple[str, ...]
-    problems: tuple[Detail, ...]
-
-
 async def create(
     platform: Platform,
     actor: Actor,
@@ -120,12 +100,12 @@ async def create(
     checks.name(draft.name)
     scope.require_open(owner)
     async with platform.db.read() as reader:
-        resolved = await _resolve(
+        resolved = await drafts.resolve(
             reader, owner, draft.configuration, draft.harness_auth, draft.credential_sources
         )
-    await _require_references(platform, actor, owner, resolved, ())
-    configuration = _checked(draft.execution_mode, resolved)
-    _check_initial_files(platform, draft)
+    await drafts.require_references(platform, actor, owner, resolved, ())
+    configuration = drafts.checked(draft.execution_mode, resolved)
+    drafts.check_initial_files(platform, draft.execution_mode, draft.initial_files)
     agent = Agent(
         id=new_id(IdKind.AGENT),
         namespace_id=owner.id,
@@ -163,7 +143,7 @@ async def create(
         try:
             async with platform.db.transact() as tx:
                 scope.require_open(await namespaces.share(tx, owner.id))
-                held = await _hold(tx, platform, agent)
+                held = await drafts.hold(tx, platform, agent)
                 earlier = await idempotency.claim(tx, key, agent.id)
                 if earlier is None:
                     await iam.insert_identity(
@@ -180,7 +160,7 @@ async def create(
                         await workspace_setups.insert(
                             tx, agent, agent.initial_workspace, draft.initial_files
                         )
-                    followed = await grants.follow(tx, agent, _wanted(agent, held))
+                    followed = await grants.follow(tx, agent, drafts.wanted(agent, held))
                     await record.mutation(
                         tx,
                         platform,
@@ -232,9 +212,9 @@ async def update(
         found.execution_mode if isinstance(change.execution_mode, Unset) else change.execution_mode
     )
     async with platform.db.read() as reader:
-        resolved = await _resolve(reader, owner, change.configuration, auth, sources)
-    await _require_references(platform, actor, owner, resolved, rules.references(found, ()))
-    configuration = _checked(mode, resolved)
+        resolved = await drafts.resolve(reader, owner, change.configuration, auth, sources)
+    await drafts.require_references(platform, actor, owner, resolved, rules.references(found, ()))
+    configuration = drafts.checked(mode, resolved)
     checks.generation(found.generation, expected_generation)
     async with platform.db.transact() as tx:
         await namespaces.share(tx, owner.id)
@@ -251,9 +231,9 @@ async def update(
             credential_sources=resolved.credential_sources,
             generation=current.generation + 1,
         )
-        held = await _hold(tx, platform, changed)
+        held = await drafts.hold(tx, platform, changed)
         await agents.replace_draft(tx, changed)
-        followed = await grants.follow(tx, changed, _wanted(changed, held))
+        followed = await grants.follow(tx, changed, drafts.wanted(changed, held))
         await record.mutation(
             tx,
             platform,
@@ -362,135 +342,6 @@ async def stop(platform: Platform, actor: Actor, namespace: str, agent: str) -> 
     return replace(current, desired_runtime_state=RuntimeState.STOPPED)
 
 
-def _check_initial_files(platform: Platform, draft: AgentDraft) -> None:
-    """Refuse files that no selected Driver would ever bring into a workspace (mission document 003)."""
-    if not draft.initial_files:
-        return
-    checks.refuse(rules.initial_file_problems(draft.initial_files))
-    sandbox = platform.drivers.sandbox
-    if draft.execution_mode != "dedicated" or sandbox is None or sandbox.workspace_setup is None:
-        raise Conflict(code="WORKSPACE_SETUP_UNSUPPORTED")
-
-
 def _alive(agent: Agent) -> None:
     if agent.status is AgentStatus.DELETING:
         raise Conflict(code="AGENT_DELETING")
-
-
-async def _resolve(
-    reader: Reader,
-    owner: Namespace,
-    configuration_ref: str,
-    auth: HarnessAuth | None,
-    sources: tuple[str, ...],
-) -> _Resolved:
-    problems: list[Detail] = []
-    configuration = await scope.find_in(reader, scope.CONFIGURATIONS, owner.id, configuration_ref)
-    if configuration is None:
-        problems.append(Detail("/configurationId", "INVALID_VALUE", "no such Configuration here"))
-    ids: list[str] = []
-    for index, ref in enumerate(sources):
-        source = await scope.find_in(reader, scope.SOURCES, owner.id, ref)
-        if source is None:
-            problems.append(
-                Detail(f"/credentialSources/{index}", "INVALID_VALUE", "no such source here")
-            )
-        ids.append(source.id if source else ref)
-    if auth is not None and auth.source_id is not None:
-        by_source = auth.method == rules.SOURCE_METHOD
-        named = (
-            await scope.find_in(reader, scope.SOURCES, owner.id, auth.source_id)
-            if by_source
-            else await scope.find_in(reader, scope.SECRETS, owner.id, auth.source_id)
-        )
-        if named is None:
-            problems.append(
-                Detail(
-                    "/harnessAuth/sourceId" if by_source else "/harnessAuth/source",
-                    "INVALID_VALUE",
-                    "no such source here" if by_source else "no such Secret here",
-                )
-            )
-        else:
-            auth = replace(auth, source_id=named.id)
-    return _Resolved(
-        configuration=configuration,
-        configuration_ref=configuration_ref,
-        harness_auth=auth,
-        credential_sources=tuple(ids),
-        problems=tuple(problems),
-    )
-
-
-def _checked(mode: str, resolved: _Resolved) -> ConfigurationRecord:
-    checks.refuse(resolved.problems)
-    checks.refuse(rules.draft_problems(mode, resolved.harness_auth, resolved.credential_sources))
-    if resolved.configuration is None:
-        raise NotFound
-    return resolved.configuration
-
-
-async def _require_references(
-    platform: Platform,
-    actor: Actor,
-    owner: Namespace,
-    resolved: _Resolved,
-    current: Iterable[tuple[str, str]],
-) -> None:
-    """Require `configuration:read`, and `operate` on everything the draft names or named (reference/control-plane.md §4.4)."""
-    configuration = resolved.configuration
-    wanted = set(current)
-    wanted |= {("credential_source", source_id) for source_id in resolved.credential_sources}
-    if configuration is not None:
-        wanted |= {("secret", secret_id) for secret_id in configuration.secret_bindings.values()}
-    auth = resolved.harness_auth
-    if auth is not None and auth.source_id is not None:
-        by_source = auth.method == rules.SOURCE_METHOD
-        wanted.add(("credential_source" if by_source else "secret", auth.source_id))
-
-    def ask(action: str, kind: str, resource_id: str) -> AccessRequest:
-        return AccessRequest(
-            principal_id=actor.principal_id,
-            action=action,
-            resource_kind=kind,
-            resource_id=resource_id,
-            namespace_id=owner.id,
-        )
-
-    configuration_id = configuration.id if configuration else resolved.configuration_ref
-    await guard.require_all(
-        platform,
-        actor,
-        [
-            ask("read", "configuration", configuration_id),
-            *(ask("operate", kind, resource_id) for kind, resource_id in sorted(wanted)),
-        ],
-    )
-
-
-def _wanted(agent: Agent, held: ConfigurationRecord) -> frozenset[tuple[str, str]]:
-    return rules.references(agent, tuple(held.secret_bindings.values()))
-
-
-async def _hold(tx: Tx, platform: Platform, agent: Agent) -> ConfigurationRecord:
-    """Keep what the draft names from being deleted, and refuse what cannot be named any more."""
-    configuration = await configurations.hold(tx, agent.namespace_id, agent.configuration_id)
-    if configuration is None or configuration.state == "deleting":
-        raise Conflict("The Configuration is being deleted.")
-    gateway = platform.drivers.credential_gateway
-    for kind, resource_id in sorted(_wanted(agent, configuration)):
-        if kind == "secret":
-            secret = await secrets.hold(tx, agent.namespace_id, resource_id)
-            if secret is None or secret.state != "ready":
-                raise Conflict(f"The Secret {resource_id} is not usable.")
-            continue
-        source = await credential_sources.hold(tx, agent.namespace_id, resource_id)
-        if source is None or source.state is not SourceState.READY:
-            raise Conflict(f"The credential source {resource_id} is not ready.")
-        if gateway is None:
-            raise Conflict(code="CREDENTIAL_GATEWAY_NOT_CONFIGURED")
-        if source.driver_id != gateway.id:
-            raise Dependency(
-                "The source is registered with another Credential Gateway. Select it again in the startup YAML."
-            )
-    return configuration

@@ -68,10 +68,13 @@ def initial_file_problems(files: Mapping[str, str]) -> tuple[Detail, ...]:
     """Return what is wrong with initial workspace files; never a word of them."""
     problems: list[Detail] = []
     for name, text in files.items():
-        where = f"/initialWorkspaceFiles/{name.replace('~', '~0').replace('/', '~1')}"
         if name not in WORKSPACE_FILES:
-            problems.append(Detail(where, "INVALID_VALUE", f"one of {', '.join(WORKSPACE_FILES)}"))
+            names = ", ".join(WORKSPACE_FILES)
+            problems.append(
+                Detail("/initialWorkspaceFiles", "INVALID_VALUE", f"a name that is not one of {names}")
+            )
             continue
+        where = f"/initialWorkspaceFiles/{name}"
         try:
             size = len(text.encode())
         except UnicodeEncodeError:
