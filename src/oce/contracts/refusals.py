@@ -20,9 +20,13 @@ Provider text never leaves a Driver: a refusal's sentence names the method, the 
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from typing import Final
 
 from oce.domain.failures import CATALOGUE, Tempo
+
+_FIELD: Final = re.compile(r"[A-Za-z0-9_.\[\]/-]{1,300}")
 
 
 class DriverRefusal(Exception):
@@ -85,11 +89,13 @@ class OwnershipConflict(DriverRefusal):
     """An object that has our name is not ours or is not what we would make; `field` says where it differs."""
 
     def __init__(self, kind: str, field: str) -> None:
+        """`field` may end with a name that the provider chose; one that is no plain name is not repeated."""
+        shown = field if _FIELD.fullmatch(field) else "a name that cannot be shown"
         super().__init__(
-            "SANDBOX_OWNERSHIP_CONFLICT", Tempo.PERMANENT, f"{kind} differs in {field}"
+            "SANDBOX_OWNERSHIP_CONFLICT", Tempo.PERMANENT, f"{kind} differs in {shown}"
         )
         self.kind = kind
-        self.field = field
+        self.field = shown
 
 
 class TransientDependency(DriverRefusal):

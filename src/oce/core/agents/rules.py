@@ -71,7 +71,9 @@ def initial_file_problems(files: Mapping[str, str]) -> tuple[Detail, ...]:
         if name not in WORKSPACE_FILES:
             names = ", ".join(WORKSPACE_FILES)
             problems.append(
-                Detail("/initialWorkspaceFiles", "INVALID_VALUE", f"a name that is not one of {names}")
+                Detail(
+                    "/initialWorkspaceFiles", "INVALID_VALUE", f"a name that is not one of {names}"
+                )
             )
             continue
         where = f"/initialWorkspaceFiles/{name}"

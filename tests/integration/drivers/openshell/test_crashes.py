@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import random
 import tempfile
 from pathlib import Path
 
@@ -26,7 +28,9 @@ from oce.testing.openshell_bench import (
     a_source,
 )
 from oce.testing.openshell_faults import Died, DyingGateway, HidingGateway
-from oce.testing.scripted_gateway import Answer, ScriptedGateway, lost
+from oce.testing.scripted_gateway import Answer, ScriptedGateway, altered, lost
+from oce.testing.scripted_state import STREAMS
+from oce.testing.spoilt_messages import spoilt
 
 RULE = {
     "name": "docs",
@@ -110,6 +114,8 @@ FLOWS = CODEX | NATIVE | FILES
 CHAINS = [list(CODEX), list(NATIVE), list(FILES)]
 NAMES = list(FLOWS)
 MOST_CALLS = 12
+SPOILT = int(os.environ.get("OCE_TEST_SPOILT", "6"))
+"""How many spoilt answers are tried for each call; a large number tries all."""
 SECRETS = {CANARY, TOKEN, SETUP_TOKEN, DOCUMENT}
 
 
@@ -252,6 +258,48 @@ async def test_g15_a_role_lost_at_any_call_is_never_taken_for_an_absence(flow):
             bench.restart()
             await FLOWS[flow](bench)
             assert _rest(bench) == wanted, (number, method)
+
+
+async def _spoilt_answers(flow, number, method, calls):
+    """Return every way in which the answer of one call can be spoilt."""
+    kept = []
+
+    def keep(response):
+        kept.append(response)
+        return response
+
+    async with _world(flow) as (gateway, bench):
+        gateway.script(method, *[Answer()] * calls[: number - 1].count(method), altered(keep))
+        await FLOWS[flow](bench)
+    if (
+        not kept or method in STREAMS
+    ):  # a refusal has no message; a broken stream has tests of its own
+        return []
+    return [name for name, _ in spoilt(kept[0])]
+
+
+@pytest.mark.parametrize("flow", NAMES)
+async def test_g21_a_spoilt_answer_is_refused_or_harmless_and_never_shown(flow):
+    wanted, calls = await _undisturbed(flow)
+    chosen = random.Random(flow)  # noqa: S311 - the same choice in every run
+    for number, method in enumerate(calls, 1):
+        ways = await _spoilt_answers(flow, number, method, calls)
+        for way in chosen.sample(ways, min(len(ways), SPOILT)):
+
+            def spoil(response, way=way):
+                return next((copy for name, copy in spoilt(response) if name == way), response)
+
+            async with _world(flow) as (gateway, bench):
+                gateway.script(method, *[Answer()] * calls[: number - 1].count(method))
+                gateway.script(method, altered(spoil))
+                refused = await _refusal(FLOWS[flow](bench))
+                where = (number, method, way, refused)
+                assert "script" not in str(refused), where
+                gateway.unscript()
+                bench.restart()
+                await FLOWS[flow](bench)
+                assert _rest(bench) == wanted, where
+                assert _leaks(gateway) == [], where
 
 
 async def test_g21_br38_no_secret_in_any_request_but_the_two_that_carry_it(bench, caplog):
