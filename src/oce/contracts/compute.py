@@ -1,4 +1,4 @@
-"""ComputeDriver: prepares, activates, stops and retires (reference/kubernetes-compute.md §1).
+"""ComputeDriver: prepares, activates and retires (reference/kubernetes-compute.md §1).
 
 Compute owns an Agent's directories or volumes, its transport token, the Agent Gateway's route, readiness and activation. It derives
 `HarnessWorkloadRequirements` and hands them to the SandboxDriver; it never decides who may deploy. Every member is safe to repeat.
@@ -102,11 +102,11 @@ class ComputeDriver(Protocol):
     async def activate_revision(self, revision: AgentRevision, context: DeployContext) -> None:
         """Switch the route: drain the predecessor's turns, then the candidate. Raises StillPending(AGENT_DRAIN_PENDING)."""
 
-    async def stop_revision(self, revision: AgentRevision, context: DeployContext) -> None:
-        """Take the route away if it is this revision's; resolve only after its processes are proved gone."""
-
     async def retire_revision(self, revision: AgentRevision, context: DeployContext) -> None:
-        """Remove everything this revision could have created and no other uses."""
+        """Take the route away if it is this revision's, then remove everything that it could have created and no other uses.
+
+        For a stop, a predecessor and a failed candidate alike; resolves only after its processes are proved gone.
+        """
 
     async def withdraw_exposure(self, revision: AgentRevision, namespace: Namespace) -> None:
         """Outside a pass: let the SandboxDriver remove the inbound exposure of a native worker that serves or failed for good.

@@ -231,12 +231,6 @@ class FakeCompute(_Fake):
         await context.step("activate")
         self._called("activate_revision")
 
-    async def stop_revision(self, revision: AgentRevision, context: DeployContext) -> None:
-        """Note it."""
-        del revision
-        await context.step("stop")
-        self._called("stop_revision")
-
     async def retire_revision(self, revision: AgentRevision, context: DeployContext) -> None:
         """Note it."""
         del revision

@@ -183,17 +183,13 @@ class LocalCompute:
         )
         await self._await_switch(revision, generation)
 
-    async def stop_revision(self, revision: AgentRevision, context: DeployContext) -> None:
-        """Route nowhere if it was this revision, then remove its Sandbox with proof."""
+    async def retire_revision(self, revision: AgentRevision, context: DeployContext) -> None:
+        """Route nowhere if it was this revision, then remove its Sandbox with proof, found by name and not by record."""
         await context.step("withdraw-route")
         await asyncio.to_thread(self._routes.withdraw, revision.agent_id, revision.id)
         await context.step("remove-sandbox")
         namespace = self.physical_namespace(context.namespace)
         await self._sandbox.driver.cleanup(CleanupContext(namespace=namespace, revision=revision))
-
-    async def retire_revision(self, revision: AgentRevision, context: DeployContext) -> None:
-        """Remove everything of a revision: on one machine that is what stopping removes, found by name and not by record."""
-        await self.stop_revision(revision, context)
 
     async def withdraw_exposure(self, revision: AgentRevision, namespace: Namespace) -> None:
         """Hand it to the SandboxDriver; a Codex exposure is the transport and stays."""

@@ -48,8 +48,6 @@ class StopAgent(BasePass):
             if not await self._begin(claim, revision):
                 return _SUPERSEDED
             await step("stop")
-            if revision.id == agent.active_revision_id:
-                await self.workshop.compute.stop_revision(revision, context)
             await self.retire(claim, revision, context)
         return self._stopped(claim, agent, live)
 

@@ -154,17 +154,17 @@ async def test_activation_waits_for_the_drain_and_names_an_absent_gateway(
     assert refused.value.code == "AGENT_GATEWAY_UNAVAILABLE"
 
 
-async def test_stop_closes_only_its_own_route_and_delete_leaves_nothing(
+async def test_retiring_closes_only_its_own_route_and_delete_leaves_nothing(
     compute, context, settings, provider, agent_gateway, make_revision, tmp_path
 ):
     first, second = make_revision(1), make_revision(2)
     await compute.prepare_revision(first, context)
     await compute.prepare_revision(second, context)
     await compute.activate_revision(second, context)
-    await compute.stop_revision(first, context)
+    await compute.retire_revision(first, context)
     assert route_of(settings, first)["revisionId"] == second.id
-    await compute.stop_revision(second, context)
-    await compute.stop_revision(second, context)
+    await compute.retire_revision(second, context)
+    await compute.retire_revision(second, context)
     route = route_of(settings, first)
     assert (route["revisionId"], route["target"], route["generation"]) == (None, None, 3)
     assert provider.sandboxes == {}
@@ -175,8 +175,8 @@ async def test_stop_closes_only_its_own_route_and_delete_leaves_nothing(
     assert not list((tmp_path / "secrets").rglob("*.json"))
 
 
-async def test_stopping_and_deleting_what_never_existed_is_fine(compute, revision, context):
-    await compute.stop_revision(revision, context)
+async def test_retiring_and_deleting_what_never_existed_is_fine(compute, revision, context):
+    await compute.retire_revision(revision, context)
     await compute.retire_revision(revision, context)
     await compute.delete_agent(context)
 

@@ -63,5 +63,5 @@ async def test_the_gateway_serves_what_compute_activated_and_drains_before_the_n
     assert successor.revision_id == second.id
     successor.release()
 
-    await compute.stop_revision(second, context)
+    await compute.retire_revision(second, context)
     assert switchboard.agent(first.agent_id).serving.revision_id is None
