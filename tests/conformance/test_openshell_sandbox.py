@@ -1,8 +1,12 @@
-"""The OpenShell Driver passes the SandboxDriver suite over the scripted gateway and over sandboxd; every rule has a test."""
+"""The OpenShell Driver passes the SandboxDriver suite: over the scripted gateway for one machine and for a cluster, and over sandboxd.
+
+Every rule of the contract page has a test.
+"""
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import re
 import uuid
@@ -12,9 +16,13 @@ from pathlib import Path
 import grpc
 import pytest
 
+from oce.contracts.sandbox import WorkspaceMount
 from oce.domain.secret import SecretText
+from oce.drivers.openshell.driver import OpenShellSandbox
+from oce.testing.conformance_subject import RULES as PINNED
+from oce.testing.conformance_subject import Case
 from oce.testing.conformance_table import render
-from oce.testing.memory_objects import MemoryPrivateObjects
+from oce.testing.memory_objects import MemoryObjects, MemoryPrivateObjects
 from oce.testing.openshell_bench import (
     CANARY,
     DOCUMENT,
@@ -24,10 +32,10 @@ from oce.testing.openshell_bench import (
     a_namespace,
     a_revision,
     a_source,
+    kubernetes_settings,
 )
 from oce.testing.openshell_machine import harness_contexts, machine
-from oce.testing.sandbox_conformance import RULES as PINNED
-from oce.testing.sandbox_conformance import Case, SandboxConformance, Subject
+from oce.testing.sandbox_conformance import SandboxConformance, Subject
 from oce.testing.scripted_gateway import ScriptedGateway, status
 
 RULES = Path(__file__).resolve().parents[2] / "docs" / "contracts" / "sandbox.md"
@@ -49,60 +57,120 @@ async def _serving(head, writer):
     )
 
 
-class TestOverTheScriptedGateway(SandboxConformance):
-    @pytest.fixture
-    async def subject(self):
-        gateway = ScriptedGateway()
-        gateway.on_service = _serving
-        await gateway.start()
-        bench = Bench(gateway)
-        await bench.prepare()
-        bench.stage_node()
-        bench.stage_files()
-
-        def restart():
-            bench.restart()
-            return bench.driver
-
-        async def objects():
-            held = [*gateway.state.sandboxes, *gateway.state.services, *gateway.state.providers]
-            return [name for _, name in held if not name.startswith("oce-cs-")]
-
-        def transcript():
-            return [str(message) for method, message in gateway.requests if method not in PRIVATE]
-
-        def tamper():
-            gateway.state.sandboxes[bench.workspace, bench.sandbox].spec.command.append("x")
-
-        def conceal():
-            gateway.concealed = True
-
-        def slow_deletions():
-            gateway.accepts_deletions, gateway.deletion_reads = True, 1000
-
-        def hostile_text(text):
-            gateway.script("CreateSandbox", status(grpc.StatusCode.INTERNAL, details=text))
-
-        yield Subject(
-            driver=bench.driver,
-            restart=restart,
-            namespace=bench.namespace(),
-            harness=bench.harness(),
-            status=bench.status(),
-            secrets=(CANARY, TOKEN, DOCUMENT, SETUP_TOKEN),
-            native=bench.native(),
-            enrolled=bench.native(enrolled=True),
-            files=bench.with_files(),
-            objects=objects,
-            transcript=transcript,
-            tamper=tamper,
-            conceal=conceal,
-            slow_deletions=slow_deletions,
-            hostile_text=hostile_text,
-        )
+@contextlib.asynccontextmanager
+async def _scripted(bench_type=Bench):
+    """A bench on a scripted gateway, and the subject with every hook."""
+    gateway = ScriptedGateway()
+    gateway.on_service = _serving
+    await gateway.start()
+    bench = bench_type(gateway)
+    await bench.prepare()
+    bench.stage_node()
+    bench.stage_files()
+    try:
+        yield _subject(bench, gateway)
+    finally:
         for client in bench.clients:
             await client.close()
         await gateway.stop()
+
+
+def _subject(bench, gateway):
+    def restart():
+        bench.restart()
+        return bench.driver
+
+    async def objects():
+        held = [*gateway.state.sandboxes, *gateway.state.services, *gateway.state.providers]
+        return [name for _, name in held if not name.startswith("oce-cs-")]
+
+    def transcript():
+        return [str(message) for method, message in gateway.requests if method not in PRIVATE]
+
+    def tamper():
+        gateway.state.sandboxes[bench.workspace, bench.sandbox].spec.command.append("x")
+
+    def conceal():
+        gateway.concealed = True
+
+    def slow_deletions():
+        gateway.accepts_deletions, gateway.deletion_reads = True, 1000
+
+    def hostile_text(text):
+        gateway.script("CreateSandbox", status(grpc.StatusCode.INTERNAL, details=text))
+
+    return Subject(
+        driver=bench.driver,
+        restart=restart,
+        namespace=bench.namespace(),
+        harness=bench.harness(),
+        status=bench.status(),
+        secrets=(CANARY, TOKEN, DOCUMENT, SETUP_TOKEN),
+        native=bench.native(),
+        enrolled=bench.native(enrolled=True),
+        files=bench.with_files(),
+        objects=objects,
+        transcript=transcript,
+        tamper=tamper,
+        conceal=conceal,
+        slow_deletions=slow_deletions,
+        hostile_text=hostile_text,
+    )
+
+
+class TestOverTheScriptedGateway(SandboxConformance):
+    @pytest.fixture
+    async def subject(self):
+        async with _scripted() as subject:
+            yield subject
+
+
+class KubernetesBench(Bench):
+    """The same revision on a cluster: its objects in memory, its workspace a claim's sub-path."""
+
+    def restart(self, client=None):
+        super().restart(client)
+        self.driver = OpenShellSandbox("box", kubernetes_settings(), self.client, self.clock)
+
+    def _on_the_cluster(self, context):
+        if not hasattr(self, "cluster"):
+            self.cluster = MemoryObjects()
+            manifest = {
+                "apiVersion": "v1",
+                "kind": "Namespace",
+                "metadata": {"name": self.workspace},
+            }
+            self.cluster.put(self.workspace, manifest)
+        context = replace(context, objects=self.cluster)
+        if not hasattr(context, "requirements"):
+            return context
+        claim = WorkspaceMount(
+            claim="pvc-a1", sub_path="w", mount_path="/home/node/workspace", read_only=False
+        )
+        requirements = replace(context.requirements, workspace_mounts=(claim,))
+        return replace(context, requirements=requirements)
+
+    def namespace(self):
+        return self._on_the_cluster(super().namespace())
+
+    def harness(self, *given, **changes):
+        return self._on_the_cluster(super().harness(*given, **changes))
+
+    def native(self, **changes):
+        return self._on_the_cluster(super().native(**changes))
+
+    def with_files(self, **changes):
+        return self._on_the_cluster(super().with_files(**changes))
+
+    def status(self, *given):
+        return self._on_the_cluster(super().status(*given))
+
+
+class TestOnKubernetesOverTheScriptedGateway(SandboxConformance):
+    @pytest.fixture
+    async def subject(self):
+        async with _scripted(KubernetesBench) as subject:
+            yield subject
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
-from oce.testing.sandbox_conformance import Case
+from oce.testing.conformance_subject import Case
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
