@@ -31,6 +31,8 @@ class GatewayConfig:
     remember_no_seconds: float = 1.0
     drain_seconds: float = 30.0
     turn_seconds: float = 600.0
+    start_seconds: float = 10.0
+    """How long a new connection waits for a Harness that starts."""
     max_connections: int = 4096
     max_body_bytes: int = 262_144
 
@@ -59,6 +61,7 @@ _NUMBERS = frozenset(
         "remember_no_seconds",
         "drain_seconds",
         "turn_seconds",
+        "start_seconds",
     }
 )
 _COUNTS = frozenset({"max_connections", "max_body_bytes"})

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed, WebSocketException
+from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 
 from oce.agentgw import errors, log
+from oce.agentgw.upstream import STARTING_STATUSES
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -272,7 +273,7 @@ def _tool(item: dict[str, Any]) -> dict[str, Any]:
 
 
 async def open_socket(target: Target, trust: TrustStore) -> ClientConnection:
-    """Connect to a Harness. Raises Refusal 503."""
+    """Connect to a Harness. Raises Starting, Refusal 503."""
     tls = trust.context(target)
     try:
         return await connect(
@@ -290,4 +291,7 @@ async def open_socket(target: Target, trust: TrustStore) -> ClientConnection:
         )
     except (OSError, TimeoutError, WebSocketException) as error:
         log.event("gateway.dial_failed", kind=type(error).__name__)
-        raise errors.unavailable("The Agent's Harness does not answer.") from error
+        status = error.response.status_code if isinstance(error, InvalidStatus) else None
+        if status in STARTING_STATUSES or isinstance(error, ConnectionRefusedError):
+            raise errors.Starting from error
+        raise errors.not_answering() from error

@@ -28,6 +28,18 @@ class Refusal(Exception):  # noqa: N818 - a refusal is an answer, not a crash
         return json.dumps({"error": error, "meta": {"requestId": request_id}}).encode()
 
 
+class Starting(Refusal):
+    """Nothing listens behind the provider now: the Harness starts (again), or it is lost; only time tells."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            503,
+            "DEPENDENCY_UNAVAILABLE",
+            "The Agent's Harness does not answer yet.",
+            "`occ agent harness-status NAME` shows what its Sandbox does; deploy it again if it is lost.",
+        )
+
+
 def new_request_id() -> str:
     """Make the identifier that an answer carries in ``meta`` and ``x-request-id``."""
     return f"req_{uuid.uuid4()}"
@@ -78,4 +90,12 @@ def not_serving() -> Refusal:
     return unavailable(
         "No revision of this Agent is serving.",
         "Deploy it, or look at `occ agent deployment-status`.",
+    )
+
+
+def not_answering() -> Refusal:
+    """Say that the Harness is there and does not take this connection, as one that holds a startup failure."""
+    return unavailable(
+        "The Agent's Harness does not answer.",
+        "`occ agent logs NAME` shows what it said; deploy it again when that is mended.",
     )

@@ -67,6 +67,7 @@ async def serve(
             switchboard=switchboard,
             reader=reader,
             turn_seconds=config.turn_seconds,
+            start_seconds=config.start_seconds,
         )
 
         def front() -> Front:

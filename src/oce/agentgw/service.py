@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from oce.agentgw.switch import AgentSwitch, Lease, Switchboard
 
 KEEP_ALIVE_SECONDS = 15.0
+FIRST_PAUSE_SECONDS = 0.05
+LONGEST_PAUSE_SECONDS = 0.5
+PAUSE_GROWTH = 1.5
 MAX_INPUT_CHARACTERS = 200_000
 _PATH = re.compile(r"/namespaces/([^/?#]+)/agents/([^/?#]+?)(/turns)?")
 _THREAD = re.compile(r"[A-Za-z0-9-]{1,64}")
@@ -45,6 +48,21 @@ class TurnRequest:
     thread_id: str | None
 
 
+class _Patience:
+    """How long a new connection waits for a Harness that starts, as after a restart of the machine or of the Harness."""
+
+    def __init__(self, seconds: float) -> None:
+        self._end = time.monotonic() + seconds
+        self._pause = FIRST_PAUSE_SECONDS
+
+    async def wait(self, starting: errors.Starting) -> None:
+        """Sleep before the next try. Raises the refusal when the time is over."""
+        if time.monotonic() + self._pause > self._end:
+            raise starting
+        await asyncio.sleep(self._pause)
+        self._pause = min(self._pause * PAUSE_GROWTH, LONGEST_PAUSE_SECONDS)
+
+
 class GatewayService:
     """Handles every request; holds no state of its own."""
 
@@ -55,11 +73,13 @@ class GatewayService:
         switchboard: Switchboard,
         reader: RouteReader,
         turn_seconds: float,
+        start_seconds: float,
     ) -> None:
         self._access = access
         self._switchboard = switchboard
         self._reader = reader
         self._turn_seconds = turn_seconds
+        self._start_seconds = start_seconds
         self._trust = TrustStore()
 
     async def handle(self, exchange: Exchange) -> None:
@@ -95,17 +115,22 @@ class GatewayService:
     async def _relay(self, exchange: Exchange, allowed: Allowed) -> None:
         key = _websocket_key(exchange)
         agent = self._switchboard.agent(allowed.agent_id)
+        patience = _Patience(self._start_seconds)
         while True:
             lease = await agent.acquire(allowed.namespace_id)
             try:
                 protocol, early = await dial(lease.target, key, self._trust)
+            except errors.Starting as starting:
+                lease.release()
+                await patience.wait(starting)
+                continue
             except BaseException:
                 lease.release()
                 raise
             harness = protocol.transport
             if harness is None or harness.is_closing():
                 lease.release()
-                raise errors.unavailable("The Agent's Harness does not answer.")
+                raise errors.not_answering()
             tunnel = Tunnel(exchange.client, harness, on_end=lease.release)
             if lease.occupy(tunnel):
                 break
@@ -155,10 +180,15 @@ class GatewayService:
                 agent.threads.discard(thread)
 
     async def _converse(self, agent: AgentSwitch, allowed: Allowed) -> tuple[Conversation, Lease]:
+        patience = _Patience(self._start_seconds)
         while True:
             lease = await agent.acquire(allowed.namespace_id)
             try:
                 conversation = Conversation(await open_socket(lease.target, self._trust))
+            except errors.Starting as starting:
+                lease.release()
+                await patience.wait(starting)
+                continue
             except BaseException:
                 lease.release()
                 raise
@@ -172,7 +202,7 @@ class GatewayService:
         try:
             await conversation.open_thread(request.thread_id)
         except (OSError, TimeoutError) as error:
-            raise errors.unavailable("The Agent's Harness does not answer.") from error
+            raise errors.not_answering() from error
         exchange.start_events()
         await exchange.send_event("thread", {"threadId": conversation.thread_id})
         keep_alive = asyncio.create_task(_keep_alive(exchange))

@@ -26,6 +26,12 @@ DIAL_SECONDS = 10.0
 MAX_HEAD_BYTES = 16 * 1024
 _ACCEPT_SUFFIX = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # RFC 6455 §1.3
 _SWITCHING_PROTOCOLS = 101
+STARTING_STATUSES = frozenset((412, 502, 503))
+"""What a provider answers while nothing listens behind its service (reference/openshell-gateway.md: not ready, not reachable)."""
+
+
+class NotListeningError(ConnectionError):
+    """The provider answers that nothing listens behind it."""
 
 
 def accept_value(key: str) -> str:
@@ -120,7 +126,9 @@ class UpstreamProtocol(asyncio.Protocol):
             self.switched.set_exception(ConnectionError("closed"))
             return
         accept = dict(event.headers).get(b"sec-websocket-accept", b"").decode("latin-1")
-        if event.status_code != _SWITCHING_PROTOCOLS:
+        if event.status_code in STARTING_STATUSES:
+            self.switched.set_exception(NotListeningError(f"status-{event.status_code}"))
+        elif event.status_code != _SWITCHING_PROTOCOLS:
             self.switched.set_exception(ConnectionError(f"status-{event.status_code}"))
         elif not hmac.compare_digest(accept.encode(), self._accept.encode()):
             self.switched.set_exception(ConnectionError("accept"))
@@ -148,7 +156,7 @@ class UpstreamProtocol(asyncio.Protocol):
 
 
 async def dial(target: Target, key: str, trust: TrustStore) -> tuple[UpstreamProtocol, bytes]:
-    """Connect and upgrade; return the protocol (reading paused) and bytes that came early. Raises Refusal 503."""
+    """Connect and upgrade; return the protocol (reading paused) and bytes that came early. Raises Starting, Refusal 503."""
     loop = asyncio.get_running_loop()
     transport: asyncio.Transport | None = None
     try:
@@ -171,13 +179,15 @@ async def dial(target: Target, key: str, trust: TrustStore) -> tuple[UpstreamPro
         ):  # a cancellation; TimeoutError and ssl.SSLError are OSErrors
             raise
         log.event("gateway.dial_failed", kind=type(error).__name__, detail=_reason(error))
-        raise errors.unavailable("The Agent's Harness does not answer.") from error
+        if isinstance(error, NotListeningError | ConnectionRefusedError):
+            raise errors.Starting from error
+        raise errors.not_answering() from error
 
 
 def _reason(error: BaseException) -> str | None:
     """Return a fixed word about a failure, never a peer's text."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return "certificate"
-    if type(error) is ConnectionError:
+    if type(error) in {ConnectionError, NotListeningError}:
         return str(error)
     return None

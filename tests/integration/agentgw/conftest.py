@@ -199,6 +199,8 @@ class ScriptedHarness:
         self.requests = []
         self.received = []
         self.sockets = set()
+        self.starting = []
+        """Statuses that the provider answers first, as long as nothing listens behind it."""
 
     async def start(self, authority):
         context = server_context(authority.cert, authority.key)
@@ -209,6 +211,8 @@ class ScriptedHarness:
 
     def _check(self, connection, request):
         self.requests.append(request)
+        if self.starting:
+            return connection.respond(self.starting.pop(0), "not yet")
         if request.headers.get("authorization") != f"Bearer {TOKEN}":
             return connection.respond(401, "no")
         return None
@@ -273,6 +277,7 @@ class Gateway:
                 "control_socket": folder / "ctl",
                 "api_url": f"http://127.0.0.1:{api.port}",
                 "api_token_file": folder / "token",
+                "start_seconds": 0.1,
                 **settings,
             }
         )

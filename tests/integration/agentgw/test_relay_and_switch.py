@@ -7,6 +7,7 @@ import sys
 
 import httpx
 import pytest
+from websockets.exceptions import InvalidStatus
 
 NS = "ns_00000000-0000-4000-8000-000000000001"
 AGENT = "agt_00000000-0000-4000-8000-000000000001"
@@ -98,6 +99,56 @@ async def test_an_agent_without_a_serving_revision_answers_503(gateway, harnesse
     assert await refused(gateway, GOOD) == (503, "DEPENDENCY_UNAVAILABLE")
     (gateway.routes / f"{AGENT}.json").write_text("{")
     assert await refused(gateway, GOOD) == (503, "DEPENDENCY_UNAVAILABLE")
+
+
+@pytest.mark.parametrize("status", [412, 502, 503])
+async def test_a_harness_that_starts_is_waited_for(gateways, harnesses, status):
+    gateway = await gateways(start_seconds=10)
+    gateway.route(harnesses[0].port)
+    harnesses[0].starting = [status] * 3
+    async with gateway.connect() as socket:
+        assert await ask(socket) == "first"
+    assert len(harnesses[0].requests) == 4
+
+
+async def test_a_connection_that_waits_follows_the_route(gateways, harnesses):
+    gateway = await gateways(start_seconds=10)
+    gateway.route(1)  # nothing ever listens there
+    waiting = asyncio.create_task(_who(gateway))
+    await asyncio.sleep(0)
+    gateway.route(harnesses[1].port, revision="rev_2")
+    assert await asyncio.wait_for(waiting, 10) == "second"
+
+
+async def _who(gateway):
+    async with gateway.connect() as socket:
+        return await ask(socket)
+
+
+async def test_a_harness_that_never_starts_is_named_with_what_to_do(gateway, harnesses):
+    gateway.route(harnesses[0].port)
+    harnesses[0].starting = [502] * 1000
+    with pytest.raises(InvalidStatus) as refused_:
+        await gateway.connect(headers=GOOD)
+    error = json.loads(refused_.value.response.body)["error"]
+    assert "harness-status" in error["hint"]
+    assert 1 < len(harnesses[0].requests) < 10
+    harnesses[0].starting = [404]  # it holds a startup failure
+    with pytest.raises(InvalidStatus) as refused_:
+        await gateway.connect(headers=GOOD)
+    assert "logs" in json.loads(refused_.value.response.body)["error"]["hint"]
+    assert harnesses[0].starting == []
+
+
+async def test_a_turn_waits_for_a_harness_that_starts_too(gateways, harnesses):
+    gateway = await gateways(start_seconds=10)
+    gateway.route(harnesses[0].port)
+    harnesses[0].starting = [502, 412, 404]
+    async with httpx.AsyncClient(verify=gateway.client_context, trust_env=False) as client:
+        url = f"https://{gateway.address}{PATH}/turns"
+        answer = await client.post(url, json={"input": "hello"}, headers=GOOD)
+    assert (answer.status_code, "logs" in answer.json()["error"]["hint"]) == (503, True)
+    assert len(harnesses[0].requests) == 3
 
 
 async def test_a_target_of_another_authority_gets_no_token(gateway, harnesses, tmp_path_factory):
