@@ -31,7 +31,7 @@ from oce.drivers.openshell.settings import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from oce.contracts.sandbox import HarnessContext, HarnessWorkloadRequirements, RevisionContext
     from oce.domain.resources import AgentRevision
@@ -52,6 +52,7 @@ _CODEX_FILES: Final = {
     "config.toml": profiles.CODEX_CONFIG_ENV,
 }
 HOME_PROGRAM: Final = Path(home_program.__file__).read_text(encoding="utf-8")
+"""Part of a Sandbox's command and thereby of version 1: another text is another render version."""
 _INTERPRETER: Final = re.compile(r"/(?:[A-Za-z0-9._-]+/)*python3(?:\.[0-9]{1,2})?")
 WORKSPACE_SETUP_ENV: Final = "OCE_WORKSPACE_SETUP"
 """Tells the Harness which setup's completion marker it waits for before it starts."""
@@ -351,9 +352,15 @@ def _private_directories(
         unsupported("a native hook directory outside the Harness's home")
     reachable = {*mounts.read_only, *mounts.read_write, *(path for _, path in mounts.links)}
     reachable.discard(RUNTIME_ROOT)  # the revision's own, not a workspace
-    if any(path == other or path.startswith(f"{other}/") for other in reachable):
-        unsupported("a native hook directory inside a workspace mount")
+    if any(f"{one}/".startswith(f"{other}/") for one, other in _both_ways(path, reachable)):
+        unsupported("a native hook directory that meets a workspace mount")
     return [path]
+
+
+def _both_ways(path: str, others: Iterable[str]) -> Iterator[tuple[str, str]]:
+    for other in others:
+        yield path, other
+        yield other, path
 
 
 def interpreter(command: Sequence[str]) -> str:

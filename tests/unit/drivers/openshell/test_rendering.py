@@ -377,6 +377,19 @@ def test_a_native_hook_directory_lies_in_the_home_and_in_nothing_that_travels(pa
         )
 
 
+def test_a_native_hook_directory_holds_no_mount():
+    hooks = native_hook_directory(HARNESS_HOME)
+    inside = hooks.replace(HARNESS_HOME, "/home/node") + "/state"
+    claim = mount(claim="pvc-a1", sub_path="state", mount_path=inside)
+    mounts = (*PREPARED["workspace_mounts"], claim)
+    with pytest.raises(RevisionUnsupported, match="meets a workspace mount"):
+        render(
+            "box",
+            parse_settings(KUBERNETES),
+            context(workspace_mounts=mounts, native_hook_directory=hooks),
+        )
+
+
 def test_native_openclaw_has_no_native_hooks():
     revision = a_revision(harness=Harness(id="openclaw", version="2026.1", mode="dedicated"))
     wanted = native_requirements(
