@@ -9,6 +9,7 @@ import base64
 import contextlib
 import hashlib
 import re
+import time
 import uuid
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ import grpc
 import pytest
 
 from oce.contracts.sandbox import WorkspaceMount
+from oce.domain.resources import Harness
 from oce.domain.secret import SecretText
 from oce.drivers.openshell.driver import OpenShellSandbox
 from oce.testing.conformance_subject import RULES as PINNED
@@ -26,6 +28,7 @@ from oce.testing.memory_objects import MemoryObjects, MemoryPrivateObjects
 from oce.testing.openshell_bench import (
     CANARY,
     DOCUMENT,
+    NODE_SECRET,
     SETUP_TOKEN,
     TOKEN,
     Bench,
@@ -33,6 +36,9 @@ from oce.testing.openshell_bench import (
     a_revision,
     a_source,
     kubernetes_settings,
+    native_requirements,
+    owner_labels,
+    setup_code,
 )
 from oce.testing.openshell_machine import harness_contexts, machine
 from oce.testing.sandbox_conformance import SandboxConformance, Subject
@@ -186,13 +192,16 @@ class TestOverSandboxd(SandboxConformance):
         gateway, box, sources = sandboxd.drivers()
         clients = [gateway]
         harness, wanted = harness_contexts(a_revision(id=f"rev_{uuid.uuid4()}"))
+        native = _a_worker(harness)
         subject = Subject(
             driver=box,
             restart=lambda: _remember(clients, sandboxd.drivers()),
             namespace=harness,
             harness=harness,
             status=wanted,
-            secrets=(DOCUMENT,),
+            secrets=(CANARY, TOKEN, DOCUMENT, SETUP_TOKEN),
+            native=native,
+            enrolled=replace(native, workspace_node_enrolled=True),
             files=_with_files(harness),
             transcript=lambda: [sandboxd.log],
             objects=lambda: _objects(gateway),
@@ -218,10 +227,28 @@ def _remember(clients, made):
     return made[1]
 
 
+def _a_worker(harness):
+    """The same revision as a native worker that dials out."""
+    private = MemoryPrivateObjects()
+    expires = int(time.time() + 600) * 1000
+    private.stage(NODE_SECRET, "setupCode", owner_labels(), setup_code(expires=expires))
+    openclaw = Harness(id="openclaw", version="2026.1", mode="dedicated")
+    command = ("/usr/bin/python3", "-c", "import time; time.sleep(600)")
+    return replace(
+        harness,
+        revision=replace(harness.revision, harness=openclaw),
+        requirements=native_requirements(command=command),
+        private=private,
+    )
+
+
 async def _objects(gateway):
     workspace = a_namespace().name
-    held = [*await gateway.list_sandboxes(workspace), *await gateway.list_providers(workspace)]
-    return [item.meta.name for item in held if not item.meta.name.startswith("oce-cs-")]
+    boxes = await gateway.list_sandboxes(workspace)
+    held = [item.meta.name for item in [*boxes, *await gateway.list_providers(workspace)]]
+    services = [await gateway.get_service(workspace, item.meta.name) for item in boxes]
+    held += [f"exposure of {service.sandbox}" for service in services if service is not None]
+    return [name for name in held if not name.startswith("oce-cs-")]
 
 
 def test_every_rule_has_a_test_of_its_present_text_and_no_test_invents_one():
