@@ -224,7 +224,12 @@ _RETRY: Final = (
         _R,
         "The previous worker stopped after publishing; activation is being finished.",
     ),
-    _work("REVISION_FINALIZATION_INCOMPLETE", _R, "Activation or retirement is not finished."),
+    _work(
+        "REVISION_FINALIZATION_INCOMPLETE",
+        (_P, _R),
+        "The revision is selected; its activation or its predecessor's removal is not finished.",
+        "It is tried again until it is; the worker's log has the cause under the work id.",
+    ),
     _work(
         "SANDBOX_DELETION_UNCONFIRMED",
         _R,

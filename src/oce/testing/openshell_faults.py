@@ -1,17 +1,19 @@
-"""Clients of a scripted gateway whose process dies, or whose identity loses its role, around one call.
+"""Clients of a scripted gateway whose process dies, or whose identity loses its role, around one call; or any call, in bad weather.
 
-They make crash tables from the calls that a member really makes: run it once to count them, then once for each number.
+The first two make crash tables from the calls that a member really makes: run it once to count them, then once for each number.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from oce.drivers.openshell.failures import Category, GatewayFailure
 from oce.drivers.openshell.wire import Gateway
 from oce.testing.openshell_bench import a_backend
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
+    from random import Random
 
     from oce.testing.scripted_gateway import ScriptedGateway
 
@@ -65,3 +67,24 @@ class HidingGateway(_CountingGateway):
         self.count += 1
         self.scripted.concealed = self.count >= self.at
         return await answer
+
+
+class StormyGateway(_CountingGateway):
+    """A client in bad weather: each call may die before or after its effect, never arrive or lose its answer, as a seed says."""
+
+    def __init__(self, scripted: ScriptedGateway, chance: Random, odds: float) -> None:
+        super().__init__(scripted, at=0)
+        self.chance, self.odds = chance, odds
+
+    async def _around(self, answer: Coroutine[Any, Any, Any]) -> Any:  # noqa: ANN401 # as above
+        self.count += 1
+        if self.chance.random() >= self.odds:
+            return await answer
+        arrives, dies = self.chance.random() < 0.5, self.chance.random() < 0.5  # noqa: PLR2004 - a coin
+        if arrives:
+            await answer
+        else:
+            answer.close()
+        if dies:
+            raise Died
+        raise GatewayFailure(f"call {self.count}", "UNAVAILABLE", Category.UNAVAILABLE)

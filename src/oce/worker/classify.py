@@ -60,8 +60,9 @@ def bounded(
     """
     if isinstance(outcome, Pending) and outcome.refusal is None and age >= convergence_timeout:
         if outcome.dependency:
-            return Permanent(code=outcome.code)
-        return Permanent(code=DEADLINE_CODE, data={"timeoutMs": round(convergence_timeout * 1000)})
+            return Permanent(code=outcome.code, exhausted=True)
+        data = {"timeoutMs": round(convergence_timeout * 1000)}
+        return Permanent(code=DEADLINE_CODE, data=data, exhausted=True)
     if isinstance(outcome, Retry) and attempt >= max_attempts:
-        return Permanent(code=outcome.code)
+        return Permanent(code=outcome.code, exhausted=True)
     return outcome

@@ -44,11 +44,15 @@ class Retry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Permanent:
-    """A retry cannot help. `hint_code` goes to the log."""
+    """A retry cannot help. `hint_code` goes to the log.
+
+    `exhausted`: the fault itself is not final; the attempts or the time are.
+    """
 
     code: str
     data: Json | None = None
     hint_code: str | None = None
+    exhausted: bool = False
 
 
 Outcome = Success | Pending | Retry | Permanent

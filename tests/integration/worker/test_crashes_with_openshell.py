@@ -11,6 +11,7 @@ import dataclasses
 import hashlib
 import json
 import logging
+import random
 import re
 
 import pytest
@@ -30,7 +31,7 @@ from oce.drivers.openshell.driver import OpenShellSandbox
 from oce.drivers.openshell.settings import parse_settings
 from oce.drivers.openshell.wire import Gateway
 from oce.testing.openshell_bench import CANARY, DOCUMENT, a_backend, a_source
-from oce.testing.openshell_faults import Died, DyingGateway
+from oce.testing.openshell_faults import Died, DyingGateway, StormyGateway
 from oce.testing.scripted_gateway import Answer, ScriptedGateway, lost
 
 pytestmark = pytest.mark.postgres
@@ -51,6 +52,10 @@ ROWS = {
     "workspace": "SELECT id, files, completed_at IS NOT NULL AS complete FROM occ.workspace_setups WHERE namespace_id = %(id)s",
 }
 """What the database says about how it ended."""
+STOPPING = (
+    "SELECT 1 FROM occ.controller_work WHERE agent_id = %(id)s AND agent_target = 'stopped'"
+    " AND state IN ('queued', 'claimed')"
+)
 NAMES = {
     "id": str,
     "create": lambda owner: names.request_id(owner, 0),
@@ -202,6 +207,56 @@ class Case:
         self.restart()
         reached = number - (fault == "dies before")
         return self.gateway.methods()[begun : begun + number][:reached] == calls[:reached]
+
+    async def move(self, chance):
+        """Queue something that a person may ask for next."""
+        self.holds = False
+        if chance.random() < 0.3:
+            await self.stop()
+            return
+        if await self.seed.all(STOPPING, id=self.agent.id):
+            return  # a deploy is a conflict until the stop is over
+        await self.run(holds=chance.random() < 0.3)
+
+    async def run(self, *, holds=False):
+        """Queue a deploy of an Agent that may be stopped."""
+        await self.seed.run(
+            "UPDATE occ.agents SET desired_runtime_state = 'running' WHERE id = %(id)s",
+            id=self.agent.id,
+        )
+        await self.deploy(holds=holds)
+
+    async def storm(self, chance):
+        """Work in bad weather until the process dies or nothing is due."""
+        self.restart(StormyGateway(self.gateway, chance, 0.15))
+        await self.due()
+        with contextlib.suppress(Died):
+            await self.world.drain()
+        await self.reap()
+
+    async def calm(self):
+        """Work on as a new process until nothing is left to do."""
+        self.restart()
+        for _ in range(40):
+            await self.reap()
+            await self.due()
+            await self.world.drain()
+            if not await self.world.engine.queue.pending():
+                return
+        pytest.fail(f"{self.where}: the work never ended")
+
+    async def due(self):
+        await self.seed.run(
+            "UPDATE occ.controller_work SET available_at = clock_timestamp() WHERE state = 'queued'"
+        )
+
+    async def reap(self):
+        """Let the claims of dead processes run out."""
+        await self.seed.run(
+            "UPDATE occ.controller_work SET lease_expires_at = clock_timestamp() - interval '1 second'"
+            " WHERE state = 'claimed'"
+        )
+        await self.world.engine.queue.recover_stale()
 
     # -- What is left
 
@@ -355,3 +410,30 @@ async def test_every_gateway_call_survives_it(seed, world, log, step, fault):
     assert "worker.completed" in log()
     assert bool(tokens) == (step != "ensure namespace")
     assert [secret for secret in (CANARY, DOCUMENT, *tokens) if secret in log()] == []
+
+
+@pytest.mark.parametrize("number", range(8))
+async def test_any_weather_ends_with_exactly_what_is_wanted(seed, world, log, number):
+    """Deploys, refused deploys and stops in any order, several faults in every pass; then the weather calms."""
+    chance = random.Random(number)  # noqa: S311 - a reproducible history, not a secret
+    async with a_case(seed, world, "deploy", f"weather {number}") as case:
+        await case.settle()
+        for _ in range(10):
+            await case.move(chance)
+            for _ in range(chance.randint(1, 3)):
+                await case.storm(chance)
+        await case.calm()
+        await case.stop()  # again: an earlier one may have run out of attempts
+        await case.calm()
+        assert not case.gateway.state.sandboxes
+        assert await case.only_what_lives()
+        await case.run()
+        await case.calm()
+        assert len(case.gateway.state.sandboxes) == 1
+        assert await case.only_what_lives()
+        assert case.leaks() == []
+        await case.stop("deleted", "deleting")
+        await case.calm()
+        assert await case.only_what_lives()
+        assert not case.gateway.state.sandboxes
+        assert [secret for secret in (CANARY, *case.tokens) if secret in log()] == []

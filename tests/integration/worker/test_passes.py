@@ -6,6 +6,7 @@ import pytest
 
 from oce.contracts.refusals import (
     DriverRefusal,
+    GatewayUnauthorized,
     RevisionUnsupported,
     StillPending,
     TransientDependency,
@@ -352,3 +353,50 @@ async def test_a_changed_pointer_under_the_claim_is_tried_again(seed, world):
     await seed.available(key)
     assert await world.drain() == ["success"]
     assert first not in world.provider.sandboxes
+
+
+async def test_a_published_revision_is_finished_however_often_that_fails(seed, world):
+    agent = await seed.agent(await seed.namespace())
+    first, _ = await seed.deployment(agent)
+    await world.drain()
+    second, key = await seed.deployment(agent)
+    broken = [True]
+
+    def interrupt(point):
+        if point == "before cleanup" and broken:
+            raise RuntimeError("the provider is out of order")
+
+    world.provider.interrupt = interrupt
+    labels = []
+    for _ in range(2 * world.settings_worker.max_attempts):
+        await seed.available(key)
+        labels += await world.drain()
+    assert set(labels[-3:]) == {"pending"}
+    row = await seed.row(key)
+    assert (row["state"], row["completed_at"]) == ("queued", None)
+    assert 20 < row["due_in"] < 40
+    assert (await agent_row(seed, agent))["active_revision_id"] == second
+    assert route(world, agent)["revisionId"] == second
+    broken.clear()
+    await seed.available(key)
+    assert await world.drain() == ["success"]
+    assert await outcome(seed, key) == ("succeeded", "REVISION_ALREADY_ACTIVE")
+    assert await retired(seed, first)
+    assert list(world.provider.sandboxes) == [second]
+
+
+async def test_a_refused_identity_ends_a_published_deployment_with_its_code(seed, world):
+    agent = await seed.agent(await seed.namespace())
+    await seed.deployment(agent)
+    await world.drain()
+    _, key = await seed.deployment(agent)
+
+    def interrupt(point):
+        if point == "before cleanup":
+            raise GatewayUnauthorized(transient=True)
+
+    world.provider.interrupt = interrupt
+    for _ in range(world.settings_worker.max_attempts):
+        await seed.available(key)
+        await world.drain()
+    assert await outcome(seed, key) == ("failed_permanent", "SANDBOX_GATEWAY_UNAUTHORIZED")

@@ -77,10 +77,12 @@ def test_deadline_names_the_dependency_and_never_ends_the_removal_of_a_refused_c
     waiting = Pending(code="REVISION_INCOMPLETE")
     assert bounded(waiting, age=899, **LIMITS) is waiting
     assert bounded(waiting, age=900, **LIMITS) == Permanent(
-        code="CONVERGENCE_DEADLINE_EXCEEDED", data={"timeoutMs": 900_000}
+        code="CONVERGENCE_DEADLINE_EXCEEDED", data={"timeoutMs": 900_000}, exhausted=True
     )
     away = Pending(code="AGENT_GATEWAY_UNAVAILABLE", dependency=True)
-    assert bounded(away, age=900, **LIMITS) == Permanent(code="AGENT_GATEWAY_UNAVAILABLE")
+    assert bounded(away, age=900, **LIMITS) == Permanent(
+        code="AGENT_GATEWAY_UNAVAILABLE", exhausted=True
+    )
     refused = Pending(code="REFUSED_CANDIDATE_STOP_PENDING", refusal="HARNESS_EXITED")
     assert bounded(refused, age=10_000, **LIMITS) is refused
 
@@ -89,6 +91,6 @@ def test_the_last_retry_is_permanent_and_success_is_never_bounded():
     retry = Retry(code="DEPENDENCY_UNAVAILABLE")
     assert bounded(retry, age=10_000, **LIMITS) is retry
     last = bounded(retry, age=0, convergence_timeout=900, attempt=5, max_attempts=5)
-    assert last == Permanent(code="DEPENDENCY_UNAVAILABLE")
+    assert last == Permanent(code="DEPENDENCY_UNAVAILABLE", exhausted=True)
     done = Success(reason="REVISION_ACTIVATED")
     assert bounded(done, age=10_000, **LIMITS) is done

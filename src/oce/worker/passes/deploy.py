@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from oce.worker.outcomes import Outcome
 
 _LOG = structlog.get_logger()
+_FINISH_AGAIN = 30.0
+"""Seconds before a selected revision whose attempts are spent is tried again."""
 _FOREIGN = frozenset(("COMPUTE_DRIVER_MISMATCH", "INVALID_REVISION_OWNER", "INVALID_TARGET"))
 """Refusals after which there is nothing that this worker could remove."""
 
@@ -184,7 +186,7 @@ class Deploy(BasePass):
     async def refused(self, claim: Claim, step: StepRecorder, outcome: Permanent) -> Outcome:
         """Remove the candidate before its failure is published, unless it is the selected revision or never began.
 
-        While the removal fails the refusal waits, durably and without a deadline: a refused candidate must not be forgotten.
+        What is selected is finished however often that fails: giving up would leave the predecessor behind for nobody to find. While the removal fails the refusal waits, durably and without a deadline: a refused candidate must not be forgotten.
         """
         if outcome.code in _FOREIGN or not step.started:
             return outcome
@@ -192,8 +194,10 @@ class Deploy(BasePass):
         try:
             async with self.workshop.platform.db.read() as reader:
                 found = await load(reader, claim)
-            if found is None or found.published or not self.is_ours(found.revision):
+            if found is None or not self.is_ours(found.revision):
                 return outcome
+            if found.published:
+                return _again(outcome)
             if claim.refusal is None:
                 await self.workshop.queue.refuse(claim, outcome.code, outcome.data)
             context = self.context(found.namespace, found.agent, step)
@@ -286,6 +290,16 @@ class Deploy(BasePass):
             context = self.context(found.namespace, found.agent, step)
             await self.retire(claim, found.revision, context)
         return outcome
+
+
+def _again(outcome: Permanent) -> Outcome:
+    """Return how the pass of a selected revision ends: only what trying again cannot change is a failure.
+
+    A refused identity is one, and ends with its code once the attempts are spent (mission document 003).
+    """
+    if outcome.exhausted and outcome.code != "SANDBOX_GATEWAY_UNAUTHORIZED":
+        return Pending(code="REVISION_FINALIZATION_INCOMPLETE", delay=_FINISH_AGAIN)
+    return outcome
 
 
 def _ended(found: Deployment) -> Success | None:
