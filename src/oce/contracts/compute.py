@@ -76,6 +76,10 @@ class ComputeDriver(Protocol):
     def implementation(self) -> str:
         """Name of the Driver's program."""
 
+    @property
+    def render_version(self) -> int:
+        """Version of the rules by which it derives requirements; a revision freezes it and is always prepared under it."""
+
     def physical_namespace(self, namespace: Namespace) -> PhysicalNamespace:
         """Return the physical namespace; pure."""
 

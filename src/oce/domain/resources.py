@@ -236,6 +236,8 @@ class AgentRevision:
     created_at: datetime
     workspace_setup_id: str | None = None
     """The Agent's initial workspace files, if it has any: the Harness starts only where their marker is."""
+    compute_render_version: int = 1
+    """Version of Compute's own rules for what it asks of the Sandbox; frozen like the Driver's `render_version`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

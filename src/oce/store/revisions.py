@@ -47,7 +47,11 @@ def _spec(revision: AgentRevision) -> dict[str, Any]:
             "version": revision.harness.version,
             "mode": revision.harness.mode,
         },
-        "compute": {"id": revision.compute_id, "implementation": revision.compute_implementation},
+        "compute": {
+            "id": revision.compute_id,
+            "implementation": revision.compute_implementation,
+            "render_version": revision.compute_render_version,
+        },
         "sandbox_driver_id": revision.sandbox_driver_id,
         "harness_auth": auth_document(revision.harness_auth),
         "credential_sources": [
@@ -88,6 +92,7 @@ def _revision(row: Row) -> AgentRevision:
         render_version=spec["render_version"],
         created_at=row["admitted_at"],
         workspace_setup_id=spec.get("workspace_setup_id"),
+        compute_render_version=spec["compute"].get("render_version", 1),
     )
 
 

@@ -183,6 +183,7 @@ class FakeCompute(_Fake):
 
     id = "fake-compute"
     implementation = "oce.testing.compute"
+    render_version = 4
 
     def __init__(self) -> None:
         super().__init__()

@@ -54,7 +54,11 @@ _STEP_OUTCOMES: Final = {
     Retry: "retry",
     Permanent: "failed",
 }
-_TIMED: Final = {"REVISION_ACTIVATED": "deploy", "AGENT_STOPPED": "stop"}
+_TIMED: Final = {
+    "REVISION_ACTIVATED": "deploy",
+    "REVISION_ALREADY_ACTIVE": "deploy",  # finished by another pass than selected it
+    "AGENT_STOPPED": "stop",
+}
 
 
 class Pass(Protocol):

@@ -287,6 +287,7 @@ async def test_an_agent_from_draft_to_deletion(world):
     assert [row["resource_id"] for row in granted] == list(agent.credential_sources)
     revision = await agents.deploy(platform, admin, "default", "coder")
     assert (revision.revision, revision.render_version, revision.harness.id) == (1, 3, "codex")
+    assert revision.compute_render_version == 4
     assert revision.configuration["logging"]["consoleStyle"] == "json"
     assert revision.configuration["plugins"]["entries"]["codex"]["enabled"] is True
     assert revision.credential_sources[0].credential_gateway_id == "fake-gateway"

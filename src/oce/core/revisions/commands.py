@@ -368,4 +368,5 @@ def _revision(
         workspace_setup_id=(
             None if agent.initial_workspace is None else agent.initial_workspace.id
         ),
+        compute_render_version=platform.drivers.compute.render_version,
     )

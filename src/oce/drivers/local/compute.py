@@ -34,7 +34,7 @@ from oce.domain.failures import Tempo
 from oce.domain.names import physical_namespace
 from oce.drivers.local.agent_home import AgentHomes
 from oce.drivers.local.held import runtime_failure
-from oce.drivers.local.rendering import requirements
+from oce.drivers.local.rendering import RENDER_VERSION, requirements
 from oce.drivers.local.routes import Owner, RouteDirectory, Target, gateway_status
 from oce.drivers.local.staged import StagedWorkspace, workspace_setup
 
@@ -67,6 +67,7 @@ class LocalCompute:
     """Compute for one machine; implements `contracts.compute.ComputeDriver`."""
 
     implementation = "local"
+    render_version = RENDER_VERSION
 
     def __init__(
         self,

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from oce.drivers.local.settings import LocalComputeSettings
 
 DEFAULT_OPENAI_BASE_URL: Final = "https://api.openai.com/v1"
+RENDER_VERSION: Final = 1
+"""Version of these rules under which new revisions are admitted; another rule is another version beside this one."""
 NETWORK_PROFILE: Final = "provider-fenced-v1"
 _PROVIDER_PREFIX: Final = "openai/"
 _QUIET_TARGETS: Final = "codex_otel=off,codex_app_server_transport::transport::remote_control=off"
@@ -137,7 +139,12 @@ def requirements(
     attachments: tuple[CredentialAttachment, ...],
     setup: WorkspaceSetup | None = None,
 ) -> HarnessWorkloadRequirements:
-    """Render what the SandboxDriver must provide. Raises RevisionUnsupported when the document names no model."""
+    """Render what the SandboxDriver must provide, under the version that the revision froze.
+
+    Raises RevisionUnsupported when the document names no model, and for the version of a later program.
+    """
+    if revision.compute_render_version != RENDER_VERSION:
+        raise RevisionUnsupported("COMPUTE_DRIVER_MISMATCH")
     model = codex_model(revision.configuration, sources)
     environment: Mapping[str, str] = {
         "APP_SERVER_PORT": str(settings.app_server_port),

@@ -154,3 +154,10 @@ def test_held_failure_with_a_known_cause_is_kept_and_an_unknown_cause_is_dropped
 )
 def test_a_malformed_held_failure_counts_as_still_starting(document):
     assert runtime_failure(document) is None
+
+
+def test_a_revision_of_a_later_program_is_refused_by_name(revision, settings):
+    later = dataclasses.replace(revision, compute_render_version=2)
+    with pytest.raises(RevisionUnsupported) as refused:
+        render(later, settings)
+    assert refused.value.code == "COMPUTE_DRIVER_MISMATCH"
