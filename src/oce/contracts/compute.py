@@ -30,18 +30,6 @@ class NamespaceReadiness:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkspaceDocument:
-    """The initial workspace files that Compute stages for the Sandbox: the setup's id and its private JSON document.
-
-    The document names its owner (`id`, `namespaceId`, `agentId`) and holds `files` by name. Once they are in place there are none: what
-    the Agent made of them since is its own, and only whose workspace it is gets verified.
-    """
-
-    id: str
-    document: SecretText
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DeployContext:
     """What a pass resolved for Compute. `step` reports progress and renews the claim: call it before every external effect.
 
@@ -52,7 +40,12 @@ class DeployContext:
     agent: Agent
     sources: Sequence[CredentialSource]
     step: Callable[[str], Awaitable[None]]
-    workspace: WorkspaceDocument | None = None
+    workspace: SecretText | None = None
+    """The private JSON document of the revision's initial workspace files, which Compute stages for the Sandbox.
+
+    It names its owner (`id`, `namespaceId`, `agentId`) and holds `files` by name. Once they are in place there are none: what the Agent
+    made of them since is its own, and only whose workspace it is gets verified.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -283,6 +283,7 @@ _PERMANENT: Final = (
         "SANDBOX_HARNESS_UNSUPPORTED",
         _X,
         "The Sandbox Driver does not support this Harness as it was asked for.",
+        "The worker's log says what; after an upgrade or a downgrade deploy the Agent again.",
     ),
     _work(
         "SANDBOX_GATEWAY_UNAUTHORIZED",
@@ -366,7 +367,12 @@ _PERMANENT: Final = (
         "The revision names a Harness version this installation does not run.",
         "Deploy the Agent again.",
     ),
-    _work("COMPUTE_DRIVER_MISMATCH", _X, "The revision was admitted for another Compute Driver."),
+    _work(
+        "COMPUTE_DRIVER_MISMATCH",
+        _X,
+        "The revision was admitted for another Compute Driver, or by a later version of it.",
+        "Deploy the Agent again.",
+    ),
     _work("SANDBOX_DRIVER_MISMATCH", _X, "The revision was admitted for another Sandbox Driver."),
     _work("INVALID_TARGET", _X, "The work names no valid target."),
     _work("INVALID_REVISION_OWNER", _X, "The revision's owner is gone."),

@@ -91,7 +91,7 @@ _LIST_MAX: Final = 100
 _FRAMES_MAX: Final = 12
 _CAUSES_MAX: Final = 6
 _SAFE_INTEGER: Final = 2**53 - 1
-_SAFE = re.compile(r"[A-Za-z0-9/][A-Za-z0-9 ._:/@{},=+()\[\]<>*'#%-]*", re.ASCII)
+_SAFE = re.compile(r"[A-Za-z0-9/][A-Za-z0-9 ._:;/@{},=+()\[\]<>*'#%-]*", re.ASCII)
 _SECRET = re.compile(
     r"bearer\s|sk-[A-Za-z0-9_-]{8}|-----BEGIN|gh[opusr]_[A-Za-z0-9]{8}|github_pat_|(?:AKIA|ASIA)[A-Z0-9]{12}"
     r"|xox[abpr]-|eyJ[A-Za-z0-9_-]{8,}\.|key_[0-9a-f-]{36}\.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from oce.contracts.refusals import DriverRefusal, NotVisible
-from oce.domain.failures import Tempo
+from oce.domain.failures import CATALOGUE, Tempo
 from oce.worker.outcomes import Pending, Permanent, Retry
 
 if TYPE_CHECKING:
@@ -38,6 +38,19 @@ def classify(error: Exception) -> Outcome:
 def unknown_fault(error: Exception) -> bool:
     """Tell whether the log must keep the class and cause of `error`, because its outcome does not."""
     return not isinstance(error, DriverRefusal) or isinstance(error, NotVisible)
+
+
+def own_words(error: Exception) -> dict[str, str]:
+    """Return the log fields `code` and `reason` of a refusal that says more than its code does; a plain wait says nothing new.
+
+    A refusal's sentence is its Driver's own (contracts.refusals), and the log's rules for values come after.
+    """
+    if not isinstance(error, DriverRefusal) or error.tempo in {Tempo.PENDING, Tempo.TRANSIENT}:
+        return {}
+    said = str(error)
+    if said == CATALOGUE[error.code].message:
+        return {}
+    return {"code": error.code, "reason": said}
 
 
 def readiness_delay(age: float) -> float:

@@ -17,7 +17,7 @@ import structlog
 from oce.store.errors import StoreError, StoreUnavailable
 from oce.store.queue import ClaimLost, WorkKind, WorkQueue
 from oce.store.work import WORK_CHANNEL
-from oce.worker.classify import bounded, classify, readiness_delay, unknown_fault
+from oce.worker.classify import bounded, classify, own_words, readiness_delay, unknown_fault
 from oce.worker.health import Health
 from oce.worker.lease import LeaseKeeper, StepRecorder
 from oce.worker.outcomes import Instead, Pending, Permanent, Retry, Success
@@ -216,6 +216,8 @@ class Engine:
         except Exception as error:  # noqa: BLE001 - the classifier has an answer for everything a pass can raise
             if unknown_fault(error):
                 _LOG.warning("worker.pass-fault", **_identity(claim), exc_info=error)
+            elif reason := own_words(error):
+                _LOG.warning("worker.pass-refused", **_identity(claim), **reason)
             return classify(error)
 
     async def _publish(self, claim: Claim, steps: Sequence[Step], outcome: Outcome) -> None:

@@ -17,6 +17,7 @@ from oce.contracts.refusals import DeletionUnconfirmed, DriverRefusal
 from oce.domain.failures import Tempo
 from oce.store import namespaces, revisions
 from oce.store.errors import StoreError
+from oce.worker.classify import own_words
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -93,7 +94,8 @@ class ExposureSweep:
             return
         self._told[revision.id] = refusal.code
         hint = {} if refusal.hint_code is None else {"hint_code": refusal.hint_code}
-        _LOG.warning(event, **_identity(revision), code=refusal.code, **hint)
+        said = {"code": refusal.code, **own_words(refusal)}
+        _LOG.warning(event, **_identity(revision), **said, **hint)
 
 
 def _identity(revision: AgentRevision) -> dict[str, str]:

@@ -242,7 +242,7 @@ async def test_a_namespace_key_of_a_wide_principal_stays_in_its_namespace(world)
     denied = await world.rows(
         "SELECT decision_reason FROM occ.audit_events WHERE kind = 'authorization_denial'"
     )
-    assert [row["decision_reason"] for row in denied] == ["key of another place"] * 6
+    assert [row["decision_reason"] for row in denied] == ["the key is for another Namespace"] * 6
     assert (await secret_queries.list_page(platform, actor, "other", PAGE)).items == ()
 
 

@@ -3,10 +3,13 @@
 import json
 
 import pytest
+import structlog
 
 from oce.contracts.refusals import (
     DriverRefusal,
     GatewayUnauthorized,
+    NamespaceRefused,
+    OwnershipConflict,
     RevisionUnsupported,
     StillPending,
     TransientDependency,
@@ -14,6 +17,7 @@ from oce.contracts.refusals import (
 from oce.contracts.sandbox import HarnessStatus
 from oce.core.access.queries import Refusal
 from oce.domain.failures import Tempo
+from oce.observability.logging import clean
 
 pytestmark = pytest.mark.postgres
 
@@ -400,3 +404,47 @@ async def test_a_refused_identity_ends_a_published_deployment_with_its_code(seed
         await seed.available(key)
         await world.drain()
     assert await outcome(seed, key) == ("failed_permanent", "SANDBOX_GATEWAY_UNAUTHORIZED")
+
+
+@pytest.mark.parametrize(
+    ("refusal", "said"),
+    [
+        (OwnershipConflict("Sandbox", "spec.command"), "Sandbox differs in spec.command"),
+        (
+            RevisionUnsupported("SANDBOX_GATEWAY_TOO_OLD", "the gateway lacks: x; run 0.1.3"),
+            "the gateway lacks: x; run 0.1.3",
+        ),
+        (RevisionUnsupported("HARNESS_EXITED"), None),
+        (TransientDependency("SANDBOX_GATEWAY_UNAVAILABLE", "GetSandbox failed"), None),
+    ],
+)
+async def test_the_log_keeps_the_drivers_own_sentence(seed, world, refusal, said):
+    """The hints of the catalogue send people there."""
+    agent = await seed.agent(await seed.namespace())
+    await seed.deployment(agent)
+
+    def refuse(point):
+        if point == "before provision_harness":
+            raise refusal
+
+    world.provider.interrupt = refuse
+    structlog.reset_defaults()
+    with structlog.testing.capture_logs() as log:
+        await world.drain()
+    told = [one["reason"] for one in log if one["event"] == "worker.pass-refused"]
+    assert told == ([] if said is None else [said])
+    assert all(clean("worker.pass-refused", {"reason": one}) == {"reason": one} for one in told)
+
+
+async def test_the_log_says_why_a_namespace_was_refused(seed, world):
+    namespace = await seed.namespace("provisioning")
+    await seed.work(namespace, target="ready")
+
+    def refuse(_point):
+        raise NamespaceRefused("PERMISSION_DENIED")
+
+    world.provider.interrupt = refuse
+    structlog.reset_defaults()
+    with structlog.testing.capture_logs() as log:
+        await world.drain()
+    assert "PERMISSION_DENIED" in [one.get("reason") for one in log]

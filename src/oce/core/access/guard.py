@@ -57,7 +57,9 @@ async def require(
     if key_reaches(actor, kind, resource_id, namespace_id):
         decision = await iam.authorize(request)
     else:
-        decision = AccessDecision(allowed=False, reason="key of another place", driver_id=iam.id)
+        decision = AccessDecision(
+            allowed=False, reason="the key is for another Namespace", driver_id=iam.id
+        )
     if decision.allowed:
         return decision
     await record_denial(platform, actor, request, decision)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Final
 
-from oce.contracts.compute import WorkspaceDocument
 from oce.contracts.refusals import Detail
 from oce.domain.resources import AGENT_SOURCES_MAX, WORKSPACE_FILE_MAX, WORKSPACE_FILES
 from oce.domain.secret import SecretText
@@ -90,18 +89,13 @@ def initial_file_problems(files: Mapping[str, str]) -> tuple[Detail, ...]:
 
 
 def workspace_document(
-    revision: AgentRevision, files: Mapping[str, str]
-) -> WorkspaceDocument | None:
-    """Return what Compute stages for a revision; no files once they are in place."""
-    if revision.workspace_setup_id is None:
-        return None
+    revision: AgentRevision, setup_id: str, files: Mapping[str, str]
+) -> SecretText:
+    """Return what Compute stages for a revision with initial files; none of them once they are in place."""
     document = {
-        "id": revision.workspace_setup_id,
+        "id": setup_id,
         "namespaceId": revision.namespace_id,
         "agentId": revision.agent_id,
         "files": dict(files),
     }
-    return WorkspaceDocument(
-        id=revision.workspace_setup_id,
-        document=SecretText(json.dumps(document, ensure_ascii=False, sort_keys=True)),
-    )
+    return SecretText(json.dumps(document, ensure_ascii=False, sort_keys=True))

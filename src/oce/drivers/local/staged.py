@@ -12,9 +12,9 @@ from oce.contracts.sandbox import PrivateObject, WorkspaceSetup
 from oce.domain.ids import uuid_of
 
 if TYPE_CHECKING:
-    from oce.contracts.compute import WorkspaceDocument
     from oce.contracts.sandbox import PhysicalNamespace
     from oce.domain.resources import AgentRevision
+    from oce.domain.secret import SecretText
 
 _KEY: Final = "setup.json"
 
@@ -34,7 +34,7 @@ def workspace_setup(revision: AgentRevision) -> WorkspaceSetup | None:
 class StagedWorkspace:
     """`PrivateObjects` with the one document of one revision."""
 
-    def __init__(self, revision: AgentRevision, workspace: WorkspaceDocument) -> None:
+    def __init__(self, revision: AgentRevision, workspace: SecretText) -> None:
         self._revision = revision
         self._workspace = workspace
 
@@ -47,7 +47,7 @@ class StagedWorkspace:
             "openclaw.dev/namespace": revision.namespace_id,
             "openclaw.dev/agent": revision.agent_id,
         }
-        return PrivateObject(labels=labels, value=self._workspace.document)
+        return PrivateObject(labels=labels, value=self._workspace)
 
 
 def _name(revision: AgentRevision) -> str:

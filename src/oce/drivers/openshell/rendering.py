@@ -31,7 +31,7 @@ from oce.drivers.openshell.settings import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from oce.contracts.sandbox import HarnessContext, HarnessWorkloadRequirements, RevisionContext
     from oce.domain.resources import AgentRevision
@@ -352,15 +352,10 @@ def _private_directories(
         unsupported("a native hook directory outside the Harness's home")
     reachable = {*mounts.read_only, *mounts.read_write, *(path for _, path in mounts.links)}
     reachable.discard(RUNTIME_ROOT)  # the revision's own, not a workspace
-    if any(f"{one}/".startswith(f"{other}/") for one, other in _both_ways(path, reachable)):
+    own = f"{path}/"
+    if any(own.startswith(f"{other}/") or f"{other}/".startswith(own) for other in reachable):
         unsupported("a native hook directory that meets a workspace mount")
     return [path]
-
-
-def _both_ways(path: str, others: Iterable[str]) -> Iterator[tuple[str, str]]:
-    for other in others:
-        yield path, other
-        yield other, path
 
 
 def interpreter(command: Sequence[str]) -> str:

@@ -14,10 +14,11 @@ from oce.worker.outcomes import Permanent
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from oce.contracts.compute import ComputeDriver, WorkspaceDocument
+    from oce.contracts.compute import ComputeDriver
     from oce.core.access.queries import Refusal
     from oce.core.platform import Platform
     from oce.domain.resources import Agent, AgentRevision, CredentialSource, Namespace
+    from oce.domain.secret import SecretText
     from oce.store.database import Tx
     from oce.store.queue import Claim, WorkQueue
     from oce.worker.lease import StepRecorder
@@ -100,7 +101,7 @@ class BasePass:
         agent: Agent,
         step: StepRecorder,
         sources: Sequence[CredentialSource] = (),
-        workspace: WorkspaceDocument | None = None,
+        workspace: SecretText | None = None,
     ) -> DeployContext:
         """Return what Compute gets."""
         return DeployContext(

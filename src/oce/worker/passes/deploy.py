@@ -19,17 +19,18 @@ from oce.domain.failures import HELD_FAILURES
 from oce.domain.resources import NamespaceStatus, RuntimeState, SourceState
 from oce.store import agents, credential_sources, namespaces, revisions, workspace_setups
 from oce.store.queue import REFUSED, ClaimLost
-from oce.worker.classify import refused_stop_delay
+from oce.worker.classify import own_words, refused_stop_delay
 from oce.worker.outcomes import Instead, Pending, Permanent, Retry, Success
 from oce.worker.passes.common import BasePass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from oce.contracts.compute import DeployContext, WorkspaceDocument
+    from oce.contracts.compute import DeployContext
     from oce.contracts.sandbox import RuntimeFailure
     from oce.core.platform import Platform
     from oce.domain.resources import Agent, AgentRevision, CredentialSource, Json, Namespace
+    from oce.domain.secret import SecretText
     from oce.store.database import Reader, Tx
     from oce.store.queue import Claim
     from oce.worker.lease import StepRecorder
@@ -52,7 +53,7 @@ class Deployment:
     sources: Sequence[CredentialSource]
     newest: int
     unretired: Sequence[AgentRevision]
-    workspace: WorkspaceDocument | None
+    workspace: SecretText | None
 
     @property
     def published(self) -> bool:
@@ -87,10 +88,15 @@ async def load(reader: Reader, claim: Claim) -> Deployment | None:
         sources=await credential_sources.many(reader, namespace.id, ids),
         newest=await revisions.latest_number(reader, agent.id),
         unretired=await revisions.unretired(reader, namespace.id, agent.id),
-        workspace=workspace_document(
-            revision, await workspace_setups.pending_files(reader, agent.id)
-        ),
+        workspace=await _workspace(reader, revision),
     )
+
+
+async def _workspace(reader: Reader, revision: AgentRevision) -> SecretText | None:
+    if revision.workspace_setup_id is None:
+        return None
+    files = await workspace_setups.pending_files(reader, revision.agent_id)
+    return workspace_document(revision, revision.workspace_setup_id, files)
 
 
 def problem(found: Deployment, platform: Platform) -> str | None:
@@ -210,6 +216,7 @@ class Deploy(BasePass):
                 work_id=claim.key,
                 revision_id=claim.revision_id,
                 refusal=outcome.code,
+                **own_words(error),
                 exc_info=error,
             )
             stops = int((claim.refusal_data or {}).get("stops", 0)) + 1
