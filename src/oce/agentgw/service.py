@@ -13,7 +13,7 @@ import re
 import time
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import unquote
 
 from oce.agentgw import errors, log
@@ -23,11 +23,14 @@ from oce.agentgw.relay import Tunnel
 from oce.agentgw.upstream import TrustStore, accept_value, dial
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from oce.agentgw.access import AccessBook, Allowed
     from oce.agentgw.front import Exchange
-    from oce.agentgw.routes import RouteReader
+    from oce.agentgw.routes import RouteReader, Target
     from oce.agentgw.switch import AgentSwitch, Lease, Switchboard
 
+_T = TypeVar("_T")
 KEEP_ALIVE_SECONDS = 15.0
 FIRST_PAUSE_SECONDS = 0.05
 LONGEST_PAUSE_SECONDS = 0.5
@@ -46,21 +49,6 @@ class TurnRequest:
 
     text: str
     thread_id: str | None
-
-
-class _Patience:
-    """How long a new connection waits for a Harness that starts, as after a restart of the machine or of the Harness."""
-
-    def __init__(self, seconds: float) -> None:
-        self._end = time.monotonic() + seconds
-        self._pause = FIRST_PAUSE_SECONDS
-
-    async def wait(self, starting: errors.Starting) -> None:
-        """Sleep before the next try. Raises the refusal when the time is over."""
-        if time.monotonic() + self._pause > self._end:
-            raise starting
-        await asyncio.sleep(self._pause)
-        self._pause = min(self._pause * PAUSE_GROWTH, LONGEST_PAUSE_SECONDS)
 
 
 class GatewayService:
@@ -112,21 +100,32 @@ class GatewayService:
             raise errors.unauthenticated()
         return await self._access.check(key, namespace, agent)
 
-    async def _relay(self, exchange: Exchange, allowed: Allowed) -> None:
-        key = _websocket_key(exchange)
-        agent = self._switchboard.agent(allowed.agent_id)
-        patience = _Patience(self._start_seconds)
+    async def _connected(
+        self, agent: AgentSwitch, allowed: Allowed, connect: Callable[[Target], Awaitable[_T]]
+    ) -> tuple[_T, Lease]:
+        """Connect to the active revision under a lease; wait a while for a Harness that starts, and follow the route meanwhile.
+
+        Raises Refusal.
+        """
+        end, pause = time.monotonic() + self._start_seconds, FIRST_PAUSE_SECONDS
         while True:
             lease = await agent.acquire(allowed.namespace_id)
             try:
-                protocol, early = await dial(lease.target, key, self._trust)
-            except errors.Starting as starting:
+                return await connect(lease.target), lease
+            except BaseException as error:
                 lease.release()
-                await patience.wait(starting)
-                continue
-            except BaseException:
-                lease.release()
-                raise
+                if not isinstance(error, errors.Starting) or time.monotonic() + pause > end:
+                    raise
+            await asyncio.sleep(pause)
+            pause = min(pause * PAUSE_GROWTH, LONGEST_PAUSE_SECONDS)
+
+    async def _relay(self, exchange: Exchange, allowed: Allowed) -> None:
+        key = _websocket_key(exchange)
+        agent = self._switchboard.agent(allowed.agent_id)
+        while True:
+            (protocol, early), lease = await self._connected(
+                agent, allowed, lambda target: dial(target, key, self._trust)
+            )
             harness = protocol.transport
             if harness is None or harness.is_closing():
                 lease.release()
@@ -180,18 +179,11 @@ class GatewayService:
                 agent.threads.discard(thread)
 
     async def _converse(self, agent: AgentSwitch, allowed: Allowed) -> tuple[Conversation, Lease]:
-        patience = _Patience(self._start_seconds)
         while True:
-            lease = await agent.acquire(allowed.namespace_id)
-            try:
-                conversation = Conversation(await open_socket(lease.target, self._trust))
-            except errors.Starting as starting:
-                lease.release()
-                await patience.wait(starting)
-                continue
-            except BaseException:
-                lease.release()
-                raise
+            socket, lease = await self._connected(
+                agent, allowed, lambda target: open_socket(target, self._trust)
+            )
+            conversation = Conversation(socket)
             if lease.occupy(conversation):
                 return conversation, lease
             await conversation.end()

@@ -27,6 +27,7 @@ from oce.contracts.sandbox import (
 )
 from oce.domain.names import credential_provider, digest, physical_namespace
 from oce.domain.resources import SecretLocator
+from oce.testing.memory_provider import OPENAI, model_rules
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -263,15 +264,7 @@ class FakeCredentialGateway(_Fake):
     def source_types(self) -> Sequence[SourceType]:
         """Return two types."""
         return (
-            SourceType(
-                id="openai",
-                secret_fields=("api_key",),
-                required_config=(),
-                optional_config=("base_url", "auth_header"),
-                harness_login_mode="api_key",
-                harness_provider="openai",
-                environment_names=("OPENAI_API_KEY",),
-            ),
+            OPENAI,
             SourceType(
                 id="bearer-token",
                 secret_fields=("token",),
@@ -291,15 +284,7 @@ class FakeCredentialGateway(_Fake):
 
     def network_rules(self, source: CredentialSource) -> Mapping[str, Json]:
         """Return one rule for the model's endpoint."""
-        endpoint = {
-            "host": "api.openai.com",
-            "ports": [443],
-            "protocol": "rest",
-            "enforcement": "enforce",
-            "access": "read-write",
-        }
-        key = f"_provider_{source.id}"
-        return {key: {"binaries": [{"path": "/opt/codex"}], "endpoints": [endpoint]}}
+        return model_rules(source)
 
     async def register_source(
         self, context: NamespaceContext, source: CredentialSource, secrets: Mapping[str, SecretText]

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import json
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from oce.contracts.credential_gateway import AttachmentStatus, SourceStatus, SourceType
 from oce.contracts.sandbox import (
@@ -39,6 +39,31 @@ if TYPE_CHECKING:
     )
     from oce.domain.resources import CredentialSource, Harness, Json
     from oce.domain.secret import SecretText
+
+
+OPENAI: Final = SourceType(
+    id="openai",
+    secret_fields=("api_key",),
+    required_config=(),
+    optional_config=("base_url", "auth_header"),
+    harness_login_mode="api_key",
+    harness_provider="openai",
+    environment_names=("OPENAI_API_KEY",),
+)
+"""The source type for a model that invented Credential Gateways offer."""
+
+
+def model_rules(source: CredentialSource) -> dict[str, Json]:
+    """Return the one rule that an invented Credential Gateway composes for a source."""
+    endpoint = {
+        "host": "api.openai.com",
+        "ports": [443],
+        "protocol": "rest",
+        "enforcement": "enforce",
+        "access": "read-write",
+    }
+    key = f"_provider_{source.id}"
+    return {key: {"binaries": [{"path": "/opt/codex"}], "endpoints": [endpoint]}}
 
 
 def uninterrupted(_point: str) -> None:
@@ -165,32 +190,14 @@ class MemoryCredentialGateway:
 
     def source_types(self) -> Sequence[SourceType]:
         """Return the one type."""
-        return (
-            SourceType(
-                id="openai",
-                secret_fields=("api_key",),
-                required_config=(),
-                optional_config=("base_url", "auth_header"),
-                harness_login_mode="api_key",
-                harness_provider="openai",
-                environment_names=("OPENAI_API_KEY",),
-            ),
-        )
+        return (OPENAI,)
 
     def validate_source(self, source_type: str, config: Mapping[str, str]) -> None:
         """Accept everything."""
 
     def network_rules(self, source: CredentialSource) -> Mapping[str, Json]:
         """Return one rule for the model's endpoint."""
-        endpoint = {
-            "host": "api.openai.com",
-            "ports": [443],
-            "protocol": "rest",
-            "enforcement": "enforce",
-            "access": "read-write",
-        }
-        key = f"_provider_{source.id}"
-        return {key: {"binaries": [{"path": "/opt/codex"}], "endpoints": [endpoint]}}
+        return model_rules(source)
 
     async def register_source(
         self,

@@ -5,6 +5,7 @@ The first two make crash tables from the calls that a member really makes: run i
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from oce.drivers.openshell.failures import Category, GatewayFailure
@@ -22,7 +23,7 @@ class Died(BaseException):
     """The process is gone: nothing may catch this."""
 
 
-class _CountingGateway(Gateway):
+class _CountingGateway(Gateway, ABC):
     """Knows which call it is at."""
 
     def __init__(self, scripted: ScriptedGateway, at: int) -> None:
@@ -37,8 +38,9 @@ class _CountingGateway(Gateway):
         """Make a streaming call."""
         return await self._around(super().stream(method, message, timeout))
 
+    @abstractmethod
     async def _around(self, answer: Coroutine[Any, Any, Any]) -> Any:  # noqa: ANN401 # as above
-        raise NotImplementedError
+        """Let the call happen, or not."""
 
 
 class DyingGateway(_CountingGateway):
