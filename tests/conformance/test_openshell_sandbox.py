@@ -5,6 +5,7 @@ Every rule of the contract page has a test.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import contextlib
 import hashlib
@@ -21,6 +22,7 @@ from oce.contracts.sandbox import WorkspaceMount
 from oce.domain.resources import Harness
 from oce.domain.secret import SecretText
 from oce.drivers.openshell.driver import OpenShellSandbox
+from oce.drivers.openshell.observation import phase_name
 from oce.testing.conformance_subject import RULES as PINNED
 from oce.testing.conformance_subject import Case
 from oce.testing.conformance_table import render
@@ -204,6 +206,7 @@ class TestOverSandboxd(SandboxConformance):
             enrolled=replace(native, workspace_node_enrolled=True),
             files=_with_files(harness),
             transcript=lambda: [sandboxd.log],
+            inside=lambda line: _inside(gateway, box.harness_resource(harness), line),
             objects=lambda: _objects(gateway),
         )
         await box.ensure_namespace(harness)
@@ -225,6 +228,24 @@ def _with_files(harness):
 def _remember(clients, made):
     clients.append(made[0])
     return made[1]
+
+
+async def _inside(gateway, place, line):
+    """Run a shell line in the Sandbox as soon as it is ready."""
+    async with asyncio.timeout(20):
+        while True:
+            record = await gateway.get_sandbox(place.namespace_name, place.resource_name)
+            if phase_name(record.phase) == "READY":
+                break
+            await asyncio.sleep(0.02)
+    return await gateway.exec_sandbox(
+        place.namespace_name,
+        place.resource_name,
+        ("/bin/sh", "-c", line),
+        environment={},
+        stdin=SecretText(""),
+        timeout_seconds=20,
+    )
 
 
 def _a_worker(harness):

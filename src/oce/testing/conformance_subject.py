@@ -64,7 +64,8 @@ class Subject:
     Workspace, credential sources aside; `transcript` returns every request so far that may not hold `secrets`; `tamper` changes the
     provisioned object behind the Driver's back; `native` is a revision with an exposure to withdraw (`enrolled` the same after its node
     enrolled); `files` is one with staged initial workspace files; `conceal` hides everything from the control plane's identity; `slow_deletions` makes
-    deletions asynchronous; `hostile_text` makes the next create fail with that text.
+    deletions asynchronous; `hostile_text` makes the next create fail with that text; `inside` runs a shell line in the provisioned Sandbox
+    as its Harness's user and returns the exit code.
     """
 
     driver: SandboxDriver
@@ -82,6 +83,7 @@ class Subject:
     conceal: Callable[[], None] | None = None
     slow_deletions: Callable[[], None] | None = None
     hostile_text: Callable[[str], None] | None = None
+    inside: Callable[[str], Awaitable[int]] | None = None
 
     @property
     def abilities(self) -> SandboxAbilities:

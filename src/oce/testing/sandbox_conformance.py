@@ -314,6 +314,9 @@ class SandboxConformance:
         assert await again.provision_harness(files) == first
         for request in transcript():
             assert not any(secret in request for secret in subject.secrets)
+        if subject.inside is not None:
+            workspace = files.requirements.workspace_mounts[0].mount_path
+            assert await subject.inside(f"test -s {workspace}/AGENTS.md") == 0
 
     @case("validate_workspace_setup", "refused")
     async def test_sbx_19_a_handoff_without_its_document_is_refused(self, subject: Subject) -> None:
@@ -435,6 +438,11 @@ class SandboxConformance:
         wanted = subject.with_requirements(native_hook_directory=hooks)
         first = await provisions.provision_harness(wanted)
         assert await provisions.provision_harness(wanted) == first
+        if subject.inside is not None:
+            private = f'test -O {hooks} && test "$(stat -c %F:%a {hooks})" = directory:700'
+            async with asyncio.timeout(PATIENCE):
+                while await subject.inside(private) != 0:  # noqa: ASYNC110 - a remote state has no event
+                    await asyncio.sleep(0.02)
         await removed(subject)
 
     @case("harness_home", "refused")

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import replace
 
 import pytest
 
 from oce.contracts.credential_gateway import AttachmentStatus
 from oce.contracts.sandbox import LogRequest, PolicyApplication
-from oce.domain.names import native_hook_directory
 from oce.domain.secret import SecretText
 from oce.testing.openshell_bench import CANARY, TOKEN, Bench, a_source
 from oce.testing.openshell_machine import harness_contexts, machine
@@ -96,39 +94,4 @@ async def test_a_harness_is_provisioned_serves_survives_a_kill_and_is_removed(ma
     assert (await box.observe_harness(bench.revision())).code == "SANDBOX_MISSING"
     await sources.remove_source(bench.namespace(), a_source())
     await box.cleanup(bench.removal(whole=True))
-    await gateway.close()
-
-
-IS_PRIVATE = """
-import os, stat, sys
-found = os.lstat(sys.argv[1])
-sys.exit(0 if stat.S_ISDIR(found.st_mode) and stat.S_IMODE(found.st_mode) == 0o700 and found.st_uid == os.getuid() else 9)
-"""
-
-
-async def test_native_hooks_get_an_owner_only_directory_before_the_harness_starts(machine):
-    gateway, box, sources = machine.drivers()
-    bench = Bench.__new__(Bench)  # only its contexts are used
-    harness, status = harness_contexts()
-    hooks = native_hook_directory(box.harness_home)
-    requirements = replace(harness.requirements, native_hook_directory=hooks)
-    harness, status = (replace(one, requirements=requirements) for one in (harness, status))
-    await box.ensure_namespace(bench.namespace())
-    await sources.register_source(bench.namespace(), a_source(), {"api_key": SecretText(CANARY)})
-    made = await box.provision_harness(harness)
-
-    async def state():
-        return (await box.harness_status(status)).state
-
-    await _until(state, "serving")
-    code = await gateway.exec_sandbox(
-        made.namespace_name,
-        made.resource_name,
-        ("/usr/bin/python3", "-c", IS_PRIVATE, hooks),
-        environment={},
-        stdin=SecretText(""),
-        timeout_seconds=20,
-    )
-    assert code == 0
-    await box.cleanup(bench.removal())
     await gateway.close()
