@@ -13,15 +13,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from oce.dev.traces import sandboxes_of, traces_of
-
 sys.path.append(str(Path(__file__).parent))
-from person import MATERIAL, Machine, ModelEndpoint, new_root, new_shell
+from person import ModelEndpoint, new_root, served_machine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from person import Shell
+    from person import Machine, Shell
 
 
 @pytest.fixture(scope="session")
@@ -38,20 +36,8 @@ def model() -> Iterator[ModelEndpoint]:
 
 @pytest.fixture(scope="session")
 def machine(model: ModelEndpoint) -> Iterator[Machine]:
-    root = new_root("oce-a-")
-    state = root / "state"
-    state.mkdir()
-    (state / "operator.toml").write_text(model.operator_settings())
-    found = Machine(root, state, new_shell(root, state), model)
-    try:
-        found.shell.occ("up", "--detach")
-        found.shell.occ("apply", "-f", "-", stdin=MATERIAL)
+    with served_machine("oce-a-", model) as found:
         yield found
-    finally:
-        found.sandboxes |= sandboxes_of(state / "sandboxd")
-        found.shell.occ("down", "--purge", "--yes")
-        shutil.rmtree(root, ignore_errors=True)
-    assert traces_of(root, sandboxes=frozenset(found.sandboxes)) == ()
 
 
 @pytest.fixture

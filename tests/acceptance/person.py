@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import ssl
 import subprocess
@@ -11,15 +12,17 @@ import sys
 import tempfile
 import time
 import urllib.request
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oce.dev.pki import ensure_identity
+from oce.dev.traces import sandboxes_of, traces_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 OCC = Path(sys.executable).with_name("occ")
 ENDPOINT = "api.openai.com"
@@ -190,6 +193,25 @@ def new_root(prefix: str) -> Path:
     root = Path(tempfile.mkdtemp(prefix=prefix, dir="/tmp"))
     root.chmod(0o711)
     return root
+
+
+@contextmanager
+def served_machine(prefix: str, model: ModelEndpoint, upstreams: str = "") -> Iterator[Machine]:
+    """Yield a machine that serves, with the material of every Agent applied; afterwards nothing of it may be left."""
+    root = new_root(prefix)
+    state = root / "state"
+    state.mkdir()
+    (state / "operator.toml").write_text(model.operator_settings() + upstreams)
+    found = Machine(root, state, new_shell(root, state), model)
+    try:
+        found.shell.occ("up", "--detach")
+        found.shell.occ("apply", "-f", "-", stdin=MATERIAL)
+        yield found
+    finally:
+        found.sandboxes |= sandboxes_of(state / "sandboxd")
+        found.shell.occ("down", "--purge", "--yes")
+        shutil.rmtree(root, ignore_errors=True)
+    assert traces_of(root, sandboxes=frozenset(found.sandboxes)) == ()
 
 
 MATERIAL = """\

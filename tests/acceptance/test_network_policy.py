@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import ssl
 import threading
 from contextlib import contextmanager
@@ -11,16 +10,15 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING
 
 import pytest
-from person import MATERIAL, Machine, agent_document, new_root, new_shell, serve
+from person import agent_document, serve, served_machine
 
 from oce.dev.pki import ensure_identity
-from oce.dev.traces import sandboxes_of, traces_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from person import ModelEndpoint, Shell
+    from person import Machine, ModelEndpoint, Shell
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.codex]
 
@@ -46,7 +44,6 @@ class _Page(BaseHTTPRequestHandler):
 @contextmanager
 def upstream(folder: Path) -> Iterator[str]:
     """Serve the docs over TLS on loopback; yields the operator's lines that lead to it."""
-    folder.mkdir()
     identity = ensure_identity(folder, "docs", (HOST,), datetime.now(UTC))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(identity.certificate, identity.key)
@@ -67,22 +64,9 @@ def upstream(folder: Path) -> Iterator[str]:
 
 
 @pytest.fixture
-def reaching(model: ModelEndpoint) -> Iterator[Machine]:
-    root = new_root("oce-ap-")
-    state = root / "state"
-    state.mkdir()
-    with upstream(root / "docs") as lines:
-        (state / "operator.toml").write_text(model.operator_settings() + lines)
-        found = Machine(root, state, new_shell(root, state), model)
-        try:
-            found.shell.occ("up", "--detach")
-            found.shell.occ("apply", "-f", "-", stdin=MATERIAL)
-            yield found
-        finally:
-            found.sandboxes |= sandboxes_of(state / "sandboxd")
-            found.shell.occ("down", "--purge", "--yes")
-            shutil.rmtree(root, ignore_errors=True)
-    assert traces_of(root, sandboxes=frozenset(found.sandboxes)) == ()
+def reaching(model: ModelEndpoint, tmp_path: Path) -> Iterator[Machine]:
+    with upstream(tmp_path) as lines, served_machine("oce-ap-", model, lines) as found:
+        yield found
 
 
 def denied_program(shell: Shell) -> str:
