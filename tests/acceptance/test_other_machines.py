@@ -109,6 +109,40 @@ def test_a_codex_that_ends_at_once_and_an_orderly_foreground(
     assert shell.occ("down").out.startswith("nothing was running")
 
 
+def _as_a_script_with_nohup() -> None:
+    """Be born like `nohup occ up &` in a script: whoever starts it has both signals ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+
+def test_a_foreground_started_by_a_script_outlives_a_logout_and_ends_at_ctrl_c(
+    elsewhere: tuple[Path, Shell],
+):
+    root, shell = elsewhere
+    state = StateDirectory(root / "state")
+    state.root.mkdir()
+    state.operator_file.write_text("durable = false\n")
+    with (root / "up.log").open("wb") as output:
+        process = subprocess.Popen(
+            [str(OCC), "up"],
+            env=shell.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            preexec_fn=_as_a_script_with_nohup,  # noqa: PLW1509 - nothing else can set what a child ignores
+        )
+    try:
+        until(lambda: b"Ctrl-C stops it" in (root / "up.log").read_bytes(), "occ up serves")
+        process.send_signal(signal.SIGHUP)
+        shell.occ("apply", "-f", "-", stdin=MATERIAL)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+        process.wait()
+    assert "stopping; data stays" in (root / "up.log").read_text()
+
+
 def test_a_killed_foreground_takes_its_machine_down(elsewhere: tuple[Path, Shell]):
     root, shell = elsewhere
     state = StateDirectory(root / "state")

@@ -131,8 +131,7 @@ def _silent_end(process: subprocess.Popen[str], root: Path) -> str:
 
 
 def _stay(process: subprocess.Popen[str], said: Iterator[dict[str, Any]], root: Path) -> None:
-    signal.signal(signal.SIGTERM, lambda *_: process.send_signal(signal.SIGTERM))
-    signal.signal(signal.SIGHUP, lambda *_: process.send_signal(signal.SIGTERM))
+    _watch_signals(process)
     click.echo("Ctrl-C stops it.")
     stopped = False
     view = _view()
@@ -147,6 +146,18 @@ def _stay(process: subprocess.Popen[str], said: Iterator[dict[str, Any]], root: 
         raise click.ClickException(_silent_end(process, root))
     process.wait()
     click.echo(f"stopped; data stays in {root}")
+
+
+def _watch_signals(process: subprocess.Popen[str]) -> None:
+    """Stop at SIGINT, SIGTERM and SIGHUP.
+
+    A shell without job control starts `occ up &` with SIGINT ignored, yet stopping at it is what this command promises. An ignored SIGHUP is
+    the wish of who typed `nohup`, and stays.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, lambda *_: process.send_signal(signal.SIGTERM))
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda *_: process.send_signal(signal.SIGTERM))
 
 
 def _view() -> View:
